@@ -1,0 +1,106 @@
+// The attention layer: one struct of functions per mechanism, chosen once by name. The model never asks which
+// mechanism it has. Projections, residual, LayerNorm, MLP and dropout stay outside.
+//
+// Adding a mechanism: one file attention/NAME.c that defines `const Attention attention_NAME`, one line in the registry
+// (attention/attention.c), one fixture.
+#ifndef ATTENTION_ATTENTION_H
+#define ATTENTION_ATTENTION_H
+
+#include "../core/error.h"
+#include "../core/options.h"
+#include "../core/real.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Small enumerations; the words for the command line, print-outs and checkpoints are in attention.c, in this order.
+typedef enum { NORMALIZER_KERNEL, NORMALIZER_SOFTMAX } Normalizer;
+typedef enum { POLY_ANCHOR, POLY_EXACT, POLY_NYSTROM, POLY_TENSORSKETCH, POLY_MACLAURIN, POLY_NONE } Polynomial;
+typedef enum { FUSION_TENSOR, FUSION_HADAMARD } Fusion;
+typedef enum { OMEGA_GAUSSIAN, OMEGA_ORTHOGONAL } OmegaKind;
+typedef enum { FEATURES_RELU, FEATURES_EXP } Features;
+typedef enum { DENOMINATOR_ADD, DENOMINATOR_CLAMP } Denominator;
+
+typedef struct { // everything a mechanism may know; printed, logged, saved with the checkpoint
+    int B, T, C, NH, HS;  // HS = C / NH
+    int max_T;            // the model's horizon: positions, cosformer angles
+    int R, M, P;          // quadrature nodes, random features, polynomial features
+    float eps, delta;     // kernel epsilon, denominator stabiliser
+    int normalizer;       // Normalizer
+    int poly;             // Polynomial
+    int fusion;           // Fusion
+    int omega;            // OmegaKind
+    int features;         // Features
+    int denominator;      // Denominator
+    int scale_features;   // 1: feature maps scaled so that delta is negligible (MATH: it cancels in the output)
+    int chunk;            // rows per chunk of a linear mechanism; 0: chosen by cost
+    uint64_t seed;        // of the constants
+} AttentionConfig;
+
+// Which fields of the configuration a mechanism has; an option of another mechanism is refused.
+enum {
+    USES_R = 1 << 0, USES_M = 1 << 1, USES_P = 1 << 2, USES_EPS = 1 << 3, USES_DELTA = 1 << 4,
+    USES_NORMALIZER = 1 << 5, USES_POLY = 1 << 6, USES_FUSION = 1 << 7, USES_OMEGA = 1 << 8, USES_FEATURES = 1 << 9,
+    USES_DENOMINATOR = 1 << 10, USES_SCALE = 1 << 11, USES_CHUNK = 1 << 12,
+};
+
+typedef struct { // one named tensor among a layer's constants (omega, anchors, nodes, weights)
+    const char *name;
+    int rank;
+    size_t shape[4];
+    size_t offset, count; // in the layer's block of constants, in numbers
+} AttentionConstant;
+enum { ATTENTION_CONSTANTS_MAX = 8 };
+
+typedef struct {
+    const char *name;    // "slay": also what checkpoints say
+    const char *summary; // one line for --help and tables
+    unsigned uses;       // USES_...: the options it has
+    // Fills in the mechanism's defaults; called before the options are parsed over them.
+    void (*defaults)(AttentionConfig *);
+    // Refuses a bad configuration before anything is allocated: 0, or -1 and why.
+    int (*check)(const AttentionConfig *, char *why, size_t size);
+    // Lists the constants of one layer (name, rank, shape; offset and count are filled in by attention_constants) and
+    // returns their number. NULL: none.
+    int (*constants)(const AttentionConfig *, AttentionConstant list[ATTENTION_CONSTANTS_MAX]);
+    // Draws the constants of `layer` from config->seed. The same on every rank, thread count and backend.
+    void (*draw)(real *constants, int layer, const AttentionConfig *);
+    size_t (*saved_size)(const AttentionConfig *); // numbers kept from forward to backward, per layer: O(T), never O(T^2)
+    size_t (*work_size)(const AttentionConfig *);  // scratch in numbers, one for all layers; covers forward, backward and
+                                                   // step, for omp_get_max_threads() threads
+    size_t (*cache_size)(const AttentionConfig *); // decode state in numbers per layer and sequence, for max_T positions;
+                                                   // constant for linear mechanisms
+    // qkv (B,T,3C) as the projection leaves it -> out (B,T,C); `saved` may be NULL when no backward will follow.
+    void (*forward)(real *out, real *saved, const real *qkv, const real *constants, real *work,
+                    const AttentionConfig *);
+    // Overwrites dqkv (B,T,3C).
+    void (*backward)(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,
+                     const real *constants, real *work, const AttentionConfig *);
+    // Decoding of one sequence: positions pos .. pos+n-1, qkv (n,3C) -> out (n,C). n > 1: prefill; n == 1: decode.
+    // A cache starts as zeros; pos == 0 starts a new sequence whatever the cache holds. B and T of the config are not
+    // looked at; pos + n <= max_T for mechanisms with a cache of max_T rows.
+    void (*step)(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,
+                 const AttentionConfig *);
+    double (*flops)(const AttentionConfig *); // floating-point operations of the forward pass per token, all heads
+} Attention;
+
+extern const Attention *const attention_registry[]; // ends with NULL
+
+const Attention *attention_find(const char *name);   // NULL when there is none of that name
+const char *attention_names(char *text, size_t size); // "softmax, yat, ...", for messages
+
+// Adds the mechanisms' options (--R, --eps, ...) to a program's table; they write into `config`.
+void attention_add_options(Options *options, AttentionConfig *config);
+// After parsing: mechanism defaults for every option not given, refusal of options that the mechanism does not have,
+// HS from C and NH, then the mechanism's own check.
+int attention_configure(const Attention *attention, AttentionConfig *config, const Options *options, Error *error);
+
+// The constants of one layer with offsets and counts; their total in numbers goes to *total. Returns their number.
+int attention_constants(const Attention *attention, const AttentionConfig *config,
+                        AttentionConstant list[ATTENTION_CONSTANTS_MAX], size_t *total);
+
+// The configuration as it stands in checkpoints: the name and the fields the mechanism uses.
+json_t *attention_to_json(const Attention *attention, const AttentionConfig *config);
+int attention_from_json(const Attention **attention, AttentionConfig *config, const json_t *json, Error *error);
+
+#endif

@@ -1,0 +1,55 @@
+// Checkpoints: directories RUN/step_00001000 that Hugging Face can open.
+//
+//   config.json             the model (for softmax: a plain GPT-2 configuration)
+//   model.safetensors       weights under Hugging Face's names, (in,out) layout; an attention's constants beside them
+//   optimizer.safetensors   AdamW's moments: NAME.m, NAME.v  (absent in a directory that Hugging Face saved)
+//   state.json              step, tokens seen, loader position, options, checksums of the files (absent there too)
+//   tokenizer.tiktoken      the vocabulary, when the trainer was told one
+//
+// A directory appears under its final name only when it is complete and on the disk.
+#ifndef CORE_CHECKPOINT_H
+#define CORE_CHECKPOINT_H
+
+#include "error.h"
+#include "safetensors.h"
+
+#include <jansson.h>
+
+typedef struct { // what a trainer hands over to be saved
+    const json_t *config;
+    const json_t *state; // the step is state.step; the files' checksums are added by saving
+    const Tensor *model;
+    int model_count;
+    const Tensor *optimizer;
+    int optimizer_count;
+    const char *tokenizer_path; // copied into the directory; NULL: none
+} CheckpointContents;
+
+typedef struct { // an open checkpoint
+    char *path;      // the directory
+    json_t *config;
+    json_t *state;   // NULL when there is none
+    Safetensors model;
+    Safetensors optimizer;
+    int has_optimizer;
+} Checkpoint;
+
+// Saves as RUN/step_%08d; an existing complete directory of that step is replaced.
+int checkpoint_save(const char *run, int64_t step, const CheckpointContents *contents, Error *error);
+
+// Removes old checkpoints of a run: keeps the newest `keep_last` and every one whose step is a multiple of
+// `keep_every` (0: none). Removes left-over temporary directories too.
+int checkpoint_prune(const char *run, int keep_last, int64_t keep_every, Error *error);
+
+// Opens one checkpoint directory: headers validated, and with `verify` all checksums.
+int checkpoint_open(Checkpoint *checkpoint, const char *path, int verify, Error *error);
+void checkpoint_close(Checkpoint *checkpoint);
+
+// Opens `path` if it is a checkpoint, else the newest checkpoint of the run `path` that verifies; skipped ones are
+// reported with warn().
+int checkpoint_open_newest(Checkpoint *checkpoint, const char *path, Error *error);
+
+// The steps of a run's checkpoints, ascending; free() the list. Returns their number (0 when there are none).
+int checkpoint_list(int64_t **steps, const char *run);
+
+#endif

@@ -1,0 +1,59 @@
+#include "error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *program_name = "slay.c";
+
+void error_set_program(const char *argv0) {
+    const char *slash = strrchr(argv0, '/');
+    program_name = slash ? slash + 1 : argv0;
+}
+
+int error_set(Error *error, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    return -1;
+}
+
+int error_prefix(Error *error, const char *prefix) {
+    Error inner = *error;
+    return error_set(error, "%.400s: %.600s", prefix, inner.text);
+}
+
+// A message is one line whatever is in it: names taken from files may hold line breaks or terminal codes.
+static void print_line(const char *kind, const char *text) {
+    char line[1200];
+    size_t n = 0;
+    for (; text[n] && n < sizeof line - 1; n++) line[n] = (unsigned char)text[n] < 32 ? '?' : text[n];
+    line[n] = 0;
+    fflush(stdout);
+    fprintf(stderr, "%s: %s%s\n", program_name, kind, line);
+}
+
+void die(const char *format, ...) {
+    char text[1100];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    print_line("", text);
+    exit(1);
+}
+
+void die_if(int status, const Error *error) {
+    if (status != 0) die("%s", error->text);
+}
+
+void warn(const char *format, ...) {
+    char text[1100];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    print_line("warning: ", text);
+}

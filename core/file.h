@@ -1,0 +1,59 @@
+// Files: mapped for reading, written so that a reader sees the old file or the whole new one, never a part.
+#ifndef CORE_FILE_H
+#define CORE_FILE_H
+
+#include "error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+// ---- reading
+
+typedef struct {
+    const unsigned char *data; // NULL for an empty file
+    size_t size;
+} FileMap;
+
+// Maps a regular file for reading; refuses directories, fifos and devices instead of hanging on them.
+int file_map(FileMap *map, const char *path, Error *error);
+void file_unmap(FileMap *map);
+
+// Reads a whole regular file of at most `limit` bytes into memory with a 0 byte behind it; free() the result.
+int file_read(char **text, size_t *size, const char *path, size_t limit, Error *error);
+
+// Reads a stream (standard input, a pipe) to its end, at most `limit` bytes; `name` is for messages.
+int file_read_stream(char **text, size_t *size, FILE *stream, const char *name, size_t limit, Error *error);
+
+int file_exists(const char *path);   // anything at all of that name
+int file_is_directory(const char *path);
+
+// ---- writing: X.tmp, every write checked, flushed to the disk, renamed, directory flushed
+
+typedef struct {
+    FILE *stream;
+    char *path, *temporary;
+    uint64_t written;
+} FileWriter;
+
+// `expected_bytes` (0 if unknown) is compared with the free space first. On failure nothing is left behind.
+int file_writer_open(FileWriter *writer, const char *path, uint64_t expected_bytes, Error *error);
+int file_write(FileWriter *writer, const void *data, size_t bytes, Error *error);
+// Overwrites `bytes` at `offset` (a header that is known only at the end), then returns to the end of the file.
+int file_write_at(FileWriter *writer, uint64_t offset, const void *data, size_t bytes, Error *error);
+int file_writer_commit(FileWriter *writer, Error *error); // the file appears under its name
+void file_writer_abort(FileWriter *writer);               // the temporary file is removed; safe to call twice
+
+// The whole protocol for a text that is in memory.
+int file_replace(const char *path, const void *data, size_t bytes, Error *error);
+
+// ---- directories
+
+int directory_create(const char *path, Error *error); // with its parents; existing ones are fine
+int directory_sync(const char *path, Error *error);   // makes renames inside it durable
+int directory_remove(const char *path, Error *error); // with the plain files in it; no deeper
+
+// "dir/name" in fresh memory.
+char *path_join(const char *directory, const char *name);
+
+#endif

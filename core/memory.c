@@ -1,0 +1,65 @@
+#define _GNU_SOURCE
+#include "memory.h"
+#include "error.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+
+static _Noreturn void out_of_memory(size_t count, size_t size, const char *what) {
+    die("out of memory: %s needs %.1f MB; free some memory or make the model, batch or context smaller", what,
+        (double)count * (double)size / 1e6);
+}
+
+void *memory_allocate(size_t count, size_t size, const char *what) {
+    uint64_t bytes = 0;
+    if (size_multiply(count, size, &bytes) || bytes > SIZE_MAX / 2) out_of_memory(count, size, what);
+    // Big blocks start on a huge page, so that the kernel can back them with huge pages from the first byte.
+    size_t alignment = bytes >= 4 * (uint64_t)HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
+    void *block = NULL;
+    if (posix_memalign(&block, alignment, bytes ? bytes : 1) != 0) out_of_memory(count, size, what);
+    if (alignment == HUGE_PAGE) madvise(block, bytes, MADV_HUGEPAGE);
+    return block;
+}
+
+void *memory_allocate_zeroed(size_t count, size_t size, const char *what) {
+    void *block = memory_allocate(count, size, what);
+    memset(block, 0, count * size);
+    return block;
+}
+
+void *memory_resize(void *block, size_t count, size_t size, const char *what) {
+    uint64_t bytes = 0;
+    if (size_multiply(count, size, &bytes) || bytes > SIZE_MAX / 2) out_of_memory(count, size, what);
+    void *resized = realloc(block, bytes ? bytes : 1);
+    if (!resized) out_of_memory(count, size, what);
+    return resized;
+}
+
+char *memory_copy_string(const char *text) {
+    size_t size = strlen(text) + 1;
+    return memcpy(memory_resize(NULL, size, 1, "a string"), text, size);
+}
+
+int size_multiply(uint64_t a, uint64_t b, uint64_t *result) {
+    uint64_t product;
+    if (__builtin_mul_overflow(a, b, &product)) return -1;
+    *result = product;
+    return 0;
+}
+
+int size_add(uint64_t a, uint64_t b, uint64_t *result) {
+    uint64_t sum;
+    if (__builtin_add_overflow(a, b, &sum)) return -1;
+    *result = sum;
+    return 0;
+}
+
+size_t memory_peak_bytes(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (size_t)usage.ru_maxrss * 1024;
+}

@@ -1,0 +1,66 @@
+// Options. One table drives everything a program does with its options: parsing, --help, the start-up print-out, the
+// configuration saved in checkpoints and metrics. A variable's value before parsing is the option's default.
+#ifndef CORE_OPTIONS_H
+#define CORE_OPTIONS_H
+
+#include "error.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+typedef enum {
+    OPTION_FLAG,   // int, 0 or 1: --name, --name=0, --no-name
+    OPTION_INT,    // int
+    OPTION_LONG,   // int64_t; 10k, 2M and 1G are understood
+    OPTION_FLOAT,  // float
+    OPTION_STRING, // const char *, NULL when not given
+    OPTION_CHOICE, // int, an index into `choices`
+} OptionType;
+
+typedef struct {
+    const char *group; // the topic it stands under in --help
+    const char *name;  // long name without dashes
+    char alias;        // short name or 0
+    OptionType type;
+    void *value;         // where the value goes; holds the default before parsing
+    double least, most;  // range of numbers (inclusive; both 0: any)
+    const char *choices; // OPTION_CHOICE: "cosine|linear|constant"; OPTION_STRING: the word for the value in --help
+    const char *help;
+    int given;              // set by parsing: it was on the command line
+    char default_text[128]; // set by options_add: the default, as text
+} Option;
+
+enum { OPTIONS_MAX = 128 };
+
+typedef struct {
+    const char *usage;   // first lines of --help
+    const char *closing; // last lines of --help (examples), may be NULL
+    Option items[OPTIONS_MAX];
+    int count;
+} Options;
+
+void options_add(Options *options, const Option *items, int count);
+
+// Parses the command line. `positionals` receives up to `max_positionals` words that are not options (their number is
+// returned through *n_positionals); one more is refused. `--` ends the options. --help prints and exits with 0.
+int options_parse(Options *options, int argc, char **argv, const char **positionals, int max_positionals,
+                  int *n_positionals, Error *error);
+
+// One value from text, with the same checks; used by parsing and by options_from_json.
+int option_set(Option *option, const char *text, Error *error);
+void option_print_value(const Option *option, char *text, size_t size);
+Option *options_find(Options *options, const char *name);
+
+// The options of the table nearest to a mistyped name, or NULL when nothing is near.
+const char *options_nearest(const Options *options, const char *name);
+// Index of `word` in "a|b|c", or -1.
+int choice_index(const char *choices, const char *word);
+// Word number `index` of "a|b|c", copied into `word`.
+const char *choice_name(const char *choices, int index, char *word, size_t size);
+
+void options_help(const Options *options, FILE *out);
+json_t *options_to_json(const Options *options); // {"name": value, ...} in the table's order; a new reference
+// Takes over the values found in `json` for options that were not on the command line.
+int options_from_json(Options *options, const json_t *json, Error *error);
+
+#endif

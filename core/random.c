@@ -1,0 +1,47 @@
+#include "random.h"
+
+#include <math.h>
+
+RandomBlock random_block(uint64_t key, uint64_t counter) {
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t product0 = (uint64_t)0xD2511F53u * c0, product1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(product1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(product0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)product1;
+        c3 = (uint32_t)product0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return (RandomBlock){{c0, c1, c2, c3}};
+}
+
+uint64_t random_key(uint64_t seed, const char *purpose, uint64_t index) {
+    uint64_t hash = 0xcbf29ce484222325u; // FNV-1a over the purpose's name
+    for (; *purpose; purpose++) hash = (hash ^ (unsigned char)*purpose) * 0x100000001b3u;
+    RandomBlock mixed = random_block(seed, hash);
+    mixed = random_block(((uint64_t)mixed.word[1] << 32 | mixed.word[0]), index);
+    return (uint64_t)mixed.word[1] << 32 | mixed.word[0];
+}
+
+uint32_t random_word(uint64_t key, uint64_t i) {
+    return random_block(key, i / 4).word[i % 4];
+}
+
+double random_uniform(uint64_t key, uint64_t i) {
+    return random_word(key, i) * 0x1p-32;
+}
+
+double random_normal(uint64_t key, uint64_t i) {
+    RandomBlock block = random_block(key, i / 2); // two words make one angle and radius, that is two normals
+    double radius = sqrt(-2.0 * log((block.word[0] + (block.word[1] + 0.5) * 0x1p-32) * 0x1p-32));
+    double angle = 6.283185307179586 * ((block.word[2] + block.word[3] * 0x1p-32) * 0x1p-32);
+    return i % 2 == 0 ? radius * cos(angle) : radius * sin(angle);
+}
+
+uint64_t random_below(uint64_t key, uint64_t i, uint64_t n) {
+    RandomBlock block = random_block(key, i);
+    uint64_t word = (uint64_t)block.word[1] << 32 | block.word[0];
+    return (uint64_t)(((unsigned __int128)word * n) >> 64);
+}

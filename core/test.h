@@ -1,0 +1,53 @@
+// A test harness of one page. A test program lists its tests in main with RUN(name) and returns test_summary(), which
+// prints `N passed, N failed` as the last line and is non-zero when any failed.
+#ifndef CORE_TEST_H
+#define CORE_TEST_H
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static int test_passed, test_failed, test_failures_here;
+
+// A comparison is written so that NaN fails it.
+#define CHECK(condition)                                                                                              \
+    do {                                                                                                              \
+        if (!(condition)) test_complain(__FILE__, __LINE__, #condition);                                              \
+    } while (0)
+#define CHECK_CLOSE(found, expected, tolerance)                                                                       \
+    do {                                                                                                              \
+        double found_ = (found), expected_ = (expected), tolerance_ = (tolerance);                                    \
+        if (!(fabs(found_ - expected_) <= tolerance_)) {                                                              \
+            test_complain(__FILE__, __LINE__, #found " == " #expected);                                               \
+            printf("    found %.9g, expected %.9g within %.2g\n", found_, expected_, tolerance_);                     \
+        }                                                                                                             \
+    } while (0)
+#define CHECK_CONTAINS(text, part)                                                                                    \
+    do {                                                                                                              \
+        const char *text_ = (text), *part_ = (part);                                                                  \
+        if (!strstr(text_, part_)) {                                                                                  \
+            test_complain(__FILE__, __LINE__, #text " contains " #part);                                              \
+            printf("    \"%s\" in \"%s\"\n", part_, text_);                                                            \
+        }                                                                                                             \
+    } while (0)
+#define RUN(test) test_run(#test, test)
+
+static inline void test_complain(const char *file, int line, const char *what) {
+    if (++test_failures_here <= 10) printf("  %s:%d: failed: %s\n", file, line, what);
+}
+
+static inline void test_run(const char *name, void (*test)(void)) {
+    test_failures_here = 0;
+    test();
+    printf("%-4s %s\n", test_failures_here ? "FAIL" : "ok", name);
+    fflush(stdout);
+    if (test_failures_here) test_failed++;
+    else test_passed++;
+}
+
+static inline int test_summary(void) {
+    printf("%d passed, %d failed\n", test_passed, test_failed);
+    return test_failed != 0;
+}
+
+#endif

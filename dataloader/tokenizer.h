@@ -1,0 +1,27 @@
+// Byte-level BPE with GPT-2's splitting rule. Files are in tiktoken's text format (base64 token, space, rank), so
+// Python's tiktoken reads what is trained here and this reads GPT-2's own vocabulary. Id n_ranks is end-of-text.
+#ifndef DATALOADER_TOKENIZER_H
+#define DATALOADER_TOKENIZER_H
+
+#include "../core/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Tokenizer Tokenizer;
+
+// Loads the first `vocab - 1` ranks of a file (all of them when vocab is 0), plus end-of-text.
+int tokenizer_load(Tokenizer **tokenizer, const char *path, int vocab, Error *error);
+void tokenizer_free(Tokenizer *tokenizer);
+
+int tokenizer_vocab_size(const Tokenizer *tokenizer); // ranks + 1
+uint32_t tokenizer_end_of_text(const Tokenizer *tokenizer);
+
+// Encodes bytes (any bytes). `*tokens` is grown with realloc as needed (start with NULL, 0); returns the count.
+// Special-token text like "<|endoftext|>" is encoded as ordinary text. Thread-safe on one shared tokenizer.
+size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t bytes, uint32_t **tokens, size_t *capacity);
+
+// The bytes of one token (not 0-terminated); end-of-text and ids out of range give 0 bytes.
+const char *tokenizer_token(const Tokenizer *tokenizer, uint32_t id, size_t *bytes);
+
+#endif
