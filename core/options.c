@@ -130,13 +130,21 @@ int option_set(Option *option, const char *text, Error *error) {
     }
 }
 
+// The shortest text that reads back as the same float.
+static void print_float(float value, char *text, size_t size) {
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, size, "%.*g", digits, value);
+        if (strtof(text, NULL) == value) return;
+    }
+}
+
 void option_print_value(const Option *option, char *text, size_t size) {
     const char *string = option->type == OPTION_STRING ? *(const char **)option->value : NULL;
     switch (option->type) {
     case OPTION_FLAG: snprintf(text, size, "%s", *(int *)option->value ? "yes" : "no"); break;
     case OPTION_INT: snprintf(text, size, "%d", *(int *)option->value); break;
     case OPTION_LONG: snprintf(text, size, "%lld", (long long)*(int64_t *)option->value); break;
-    case OPTION_FLOAT: snprintf(text, size, "%.7g", *(float *)option->value); break;
+    case OPTION_FLOAT: print_float(*(float *)option->value, text, size); break;
     case OPTION_STRING: snprintf(text, size, "%s", string ? string : ""); break;
     case OPTION_CHOICE: choice_name(option->choices, *(int *)option->value, text, size); break;
     }
