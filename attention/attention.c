@@ -1,0 +1,266 @@
+// The registry of mechanisms, their options, and their configuration as JSON.
+#include "attention.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the registry: one line per mechanism, in the order of tables and messages
+
+// clang-format off
+#define MECHANISMS(X) \
+    X(softmax)
+// clang-format on
+
+#define DECLARE(name) extern const Attention attention_##name;
+MECHANISMS(DECLARE)
+#define ADDRESS(name) &attention_##name,
+const Attention *const attention_registry[] = {MECHANISMS(ADDRESS) NULL};
+
+const Attention *attention_find(const char *name) {
+    for (int i = 0; attention_registry[i]; i++) {
+        if (strcmp(attention_registry[i]->name, name) == 0) return attention_registry[i];
+    }
+    return NULL;
+}
+
+// "softmax, yat, ...": the names of all mechanisms that have any of the options in `uses` (~0u: every mechanism).
+static const char *names_of_users(char *text, size_t size, unsigned uses) {
+    size_t length = 0;
+    text[0] = 0;
+    for (int i = 0; attention_registry[i]; i++) {
+        const Attention *attention = attention_registry[i];
+        if (uses != ~0u && !(attention->uses & uses)) continue;
+        int n = snprintf(text + length, size - length, "%s%s", length ? ", " : "", attention->name);
+        if (n < 0 || (size_t)n >= size - length) break;
+        length += (size_t)n;
+    }
+    return text;
+}
+
+const char *attention_names(char *text, size_t size) {
+    return names_of_users(text, size, ~0u);
+}
+
+// ---- the options: one table for the command line, for the refusals and for JSON
+
+typedef struct {
+    unsigned use;        // USES_...
+    const char *option;  // on the command line
+    const char *key;     // in JSON
+    OptionType type;     // OPTION_INT, OPTION_FLOAT or OPTION_CHOICE
+    size_t offset;       // in AttentionConfig
+    double least, most;  // range, inclusive
+    const char *choices; // words of the enumeration, in its order
+    const char *help;
+} Field;
+
+#define AT(member) offsetof(AttentionConfig, member)
+static const Field fields[] = {
+    {USES_R, "R", "R", OPTION_INT, AT(R), 1, 64, NULL, "quadrature nodes"},
+    {USES_M, "M", "M", OPTION_INT, AT(M), 1, 65536, NULL, "random features (per quadrature node)"},
+    {USES_P, "P", "P", OPTION_INT, AT(P), 1, 65536, NULL, "polynomial features"},
+    {USES_EPS, "eps", "eps", OPTION_FLOAT, AT(eps), 1e-12, 1e3, NULL, "epsilon of the kernel's denominator"},
+    {USES_DELTA, "delta", "delta", OPTION_FLOAT, AT(delta), 1e-30, 1e3, NULL, "added to a row's sum before dividing"},
+    {USES_NORMALIZER, "normalizer", "normalizer", OPTION_CHOICE, AT(normalizer), 0, 0, "kernel|softmax",
+     "divide by the row's sum, or softmax over the kernel's values"},
+    {USES_POLY, "poly", "poly", OPTION_CHOICE, AT(poly), 0, 0, "anchor|exact|nystrom|tensorsketch|maclaurin|none",
+     "the polynomial feature map"},
+    {USES_FUSION, "fusion", "fusion", OPTION_CHOICE, AT(fusion), 0, 0, "tensor|hadamard",
+     "how polynomial and exponential features are joined"},
+    {USES_OMEGA, "omega", "omega", OPTION_CHOICE, AT(omega), 0, 0, "gaussian|orthogonal", "the random projections"},
+    {USES_FEATURES, "features", "features", OPTION_CHOICE, AT(features), 0, 0, "relu|exp", "the random feature map"},
+    {USES_DENOMINATOR, "denominator", "denominator", OPTION_CHOICE, AT(denominator), 0, 0, "add|clamp",
+     "divide by Z + delta, or by max(Z, delta)"},
+    {USES_SCALE, "scale-features", "scale_features", OPTION_INT, AT(scale_features), 0, 1, NULL,
+     "1: features scaled so that delta is negligible"},
+    {USES_CHUNK, "chunk", "chunk", OPTION_INT, AT(chunk), 0, 1 << 20, NULL, "rows per chunk; 0: chosen by cost"},
+};
+enum { FIELDS = sizeof fields / sizeof fields[0] };
+
+static void *field_address(const Field *field, AttentionConfig *config) {
+    return (char *)config + field->offset;
+}
+
+static void field_copy(const Field *field, AttentionConfig *to, const AttentionConfig *from) {
+    size_t size = field->type == OPTION_FLOAT ? sizeof(float) : sizeof(int);
+    memcpy((char *)to + field->offset, (const char *)from + field->offset, size);
+}
+
+void attention_add_options(Options *options, AttentionConfig *config) {
+    for (int i = 0; i < FIELDS; i++) {
+        const Field *field = &fields[i];
+        Option option = {.group = "attention",
+                         .name = field->option,
+                         .type = field->type,
+                         .value = field_address(field, config),
+                         .least = field->least,
+                         .most = field->most,
+                         .choices = field->choices,
+                         .help = field->help};
+        options_add(options, &option, 1);
+        Option *added = options_find(options, field->option); // what the default is depends on the mechanism
+        snprintf(added->default_text, sizeof added->default_text, "the attention's own");
+    }
+}
+
+static int option_was_given(const Options *options, const char *name) {
+    for (int i = 0; options && i < options->count; i++) {
+        if (strcmp(options->items[i].name, name) == 0) return options->items[i].given;
+    }
+    return 0;
+}
+
+// The mechanism's defaults; whatever it does not use is 0.
+static AttentionConfig default_config(const Attention *attention, const AttentionConfig *sizes) {
+    AttentionConfig config = {.B = sizes->B,
+                              .T = sizes->T,
+                              .C = sizes->C,
+                              .NH = sizes->NH,
+                              .HS = sizes->HS,
+                              .max_T = sizes->max_T,
+                              .seed = sizes->seed};
+    if (attention->defaults) attention->defaults(&config);
+    return config;
+}
+
+static int check_config(const Attention *attention, AttentionConfig *config, Error *error) {
+    char why[512] = "";
+    if (config->C < 1 || config->NH < 1 || config->C % config->NH) {
+        return error_set(error,
+                         "%d channels cannot be split into %d heads: the number of channels must be a multiple of "
+                         "the number of heads",
+                         config->C, config->NH);
+    }
+    config->HS = config->C / config->NH;
+    if (attention->check && attention->check(config, why, sizeof why)) {
+        return error_set(error, "attention %s: %s", attention->name, why);
+    }
+    return 0;
+}
+
+int attention_configure(const Attention *attention, AttentionConfig *config, const Options *options, Error *error) {
+    AttentionConfig defaults = default_config(attention, config);
+    for (int i = 0; i < FIELDS; i++) {
+        const Field *field = &fields[i];
+        if (!option_was_given(options, field->option)) {
+            field_copy(field, config, &defaults);
+        } else if (!(attention->uses & field->use)) {
+            char owners[256];
+            return error_set(error, "option --%s belongs to %s, not to %s; remove it", field->option,
+                             names_of_users(owners, sizeof owners, field->use), attention->name);
+        }
+    }
+    return check_config(attention, config, error);
+}
+
+// ---- constants
+
+int attention_constants(const Attention *attention, const AttentionConfig *config,
+                        AttentionConstant list[ATTENTION_CONSTANTS_MAX], size_t *total) {
+    int n = attention->constants ? attention->constants(config, list) : 0;
+    *total = 0;
+    for (int i = 0; i < n; i++) {
+        list[i].offset = *total;
+        list[i].count = 1;
+        for (int d = 0; d < list[i].rank; d++) list[i].count *= list[i].shape[d];
+        *total += list[i].count;
+    }
+    return n;
+}
+
+// ---- JSON
+
+// The double with the fewest decimals that is read back as the same float: 0.001, not 0.0010000000474974513.
+static double shortest_decimal(float value) {
+    char text[32];
+    for (int digits = 6; digits < 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtof(text, NULL) == value) return strtod(text, NULL);
+    }
+    return value;
+}
+
+static json_t *field_to_json(const Field *field, const AttentionConfig *config) {
+    const void *value = (const char *)config + field->offset;
+    char word[64];
+    switch (field->type) {
+    case OPTION_FLOAT:
+        return json_real(shortest_decimal(*(const float *)value));
+    case OPTION_CHOICE:
+        return json_string(choice_name(field->choices, *(const int *)value, word, sizeof word));
+    default:
+        return json_integer(*(const int *)value);
+    }
+}
+
+json_t *attention_to_json(const Attention *attention, const AttentionConfig *config) {
+    json_t *json = json_object();
+    json_object_set_new(json, "name", json_string(attention->name));
+    for (int i = 0; i < FIELDS; i++) {
+        if (attention->uses & fields[i].use)
+            json_object_set_new(json, fields[i].key, field_to_json(&fields[i], config));
+    }
+    // As text: JSON's integers are signed.
+    char seed[24];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)config->seed);
+    if (attention->constants) json_object_set_new(json, "seed", json_string(seed));
+    return json;
+}
+
+static int number_from_json(const Field *field, AttentionConfig *config, const json_t *json, Error *error) {
+    double number = json_number_value(json);
+    int is_right_type = field->type == OPTION_INT ? json_is_integer(json) : json_is_number(json);
+    if (!is_right_type) return error_set(error, "attention: \"%s\" must be a number", field->key);
+    if (!(number >= field->least && number <= field->most)) {
+        return error_set(error, "attention: \"%s\" is %g, must be from %g to %g", field->key, number, field->least,
+                         field->most);
+    }
+    if (field->type == OPTION_INT)
+        *(int *)field_address(field, config) = (int)number;
+    else
+        *(float *)field_address(field, config) = (float)number;
+    return 0;
+}
+
+static int field_from_json(const Field *field, AttentionConfig *config, const json_t *json, Error *error) {
+    if (field->type != OPTION_CHOICE) return number_from_json(field, config, json, error);
+    const char *word = json_string_value(json);
+    int index = word ? choice_index(field->choices, word) : -1;
+    if (index < 0) {
+        return error_set(error, "attention: \"%s\" is \"%.40s\", must be one of %s", field->key,
+                         word ? word : "not a string", field->choices);
+    }
+    *(int *)field_address(field, config) = index;
+    return 0;
+}
+
+static int seed_from_json(AttentionConfig *config, const json_t *json, Error *error) {
+    const char *text = json_string_value(json);
+    char *end = NULL;
+    if (text && text[0] >= '0' && text[0] <= '9') config->seed = strtoull(text, &end, 10);
+    if (!end || *end) return error_set(error, "attention: \"seed\" must be a number written as a string");
+    return 0;
+}
+
+// The sizes (B, T, C, NH, max_T) are the model's and must be in the config already.
+int attention_from_json(const Attention **attention, AttentionConfig *config, const json_t *json, Error *error) {
+    char names[256];
+    const char *name = json_string_value(json_object_get(json, "name"));
+    const Attention *found = name ? attention_find(name) : NULL;
+    if (!found) {
+        return error_set(error, "attention: unknown mechanism \"%.40s\"; known are %s", name ? name : "(no name)",
+                         attention_names(names, sizeof names));
+    }
+    *attention = found;
+    *config = default_config(found, config);
+    for (int i = 0; i < FIELDS; i++) {
+        const json_t *value = json_object_get(json, fields[i].key);
+        if (!(found->uses & fields[i].use)) continue;
+        if (!value) return error_set(error, "attention %s: \"%s\" is missing", found->name, fields[i].key);
+        if (field_from_json(&fields[i], config, value, error)) return -1;
+    }
+    const json_t *seed = json_object_get(json, "seed");
+    if (seed && seed_from_json(config, seed, error)) return -1;
+    return check_config(found, config, error);
+}
