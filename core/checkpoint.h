@@ -6,7 +6,9 @@
 //   state.json              step, tokens seen, loader position, options, checksums of the files (absent there too)
 //   tokenizer.tiktoken      the vocabulary, when the trainer was told one
 //
-// A directory appears under its final name only when it is complete and on the disk.
+// A directory appears under its final name only when it is complete and on the disk. While one is written it is called
+// step_00001000.tmp; one that is being replaced is step_00001000.old until the new one stands in its place, and counts
+// as that step's checkpoint when the new one never came.
 #ifndef CORE_CHECKPOINT_H
 #define CORE_CHECKPOINT_H
 
@@ -20,19 +22,21 @@ typedef struct { // what a trainer hands over to be saved
     const json_t *state; // the step is state.step; the files' checksums are added by saving
     const Tensor *model;
     int model_count;
-    const Tensor *optimizer;
+    const Tensor *optimizer; // with count 0 no such file is written
     int optimizer_count;
     const char *tokenizer_path; // copied into the directory; NULL: none
 } CheckpointContents;
 
 typedef struct { // an open checkpoint
-    char *path;      // the directory
+    char *path;  // the directory
     json_t *config;
-    json_t *state;   // NULL when there is none
+    json_t *state; // NULL when there is none
     Safetensors model;
     Safetensors optimizer;
     int has_optimizer;
 } Checkpoint;
+
+// ---- saving
 
 // Saves as RUN/step_%08d; an existing complete directory of that step is replaced.
 int checkpoint_save(const char *run, int64_t step, const CheckpointContents *contents, Error *error);
@@ -41,9 +45,11 @@ int checkpoint_save(const char *run, int64_t step, const CheckpointContents *con
 // `keep_every` (0: none). Removes left-over temporary directories too.
 int checkpoint_prune(const char *run, int keep_last, int64_t keep_every, Error *error);
 
+// ---- opening
+
 // Opens one checkpoint directory: headers validated, and with `verify` all checksums.
 int checkpoint_open(Checkpoint *checkpoint, const char *path, int verify, Error *error);
-void checkpoint_close(Checkpoint *checkpoint);
+void checkpoint_close(Checkpoint *checkpoint); // safe to call twice and after a failed open
 
 // Opens `path` if it is a checkpoint, else the newest checkpoint of the run `path` that verifies; skipped ones are
 // reported with warn().
@@ -51,5 +57,17 @@ int checkpoint_open_newest(Checkpoint *checkpoint, const char *path, Error *erro
 
 // The steps of a run's checkpoints, ascending; free() the list. Returns their number (0 when there are none).
 int checkpoint_list(int64_t **steps, const char *run);
+// The directory of one of them; free() it.
+char *checkpoint_path(const char *run, int64_t step);
+
+// ---- reading
+
+// Fills the wanted tensors (`data` is the float destination) from the model file. Names match with and without the
+// "transformer." prefix; F16, BF16 and F64 are converted. Refuses missing and unknown tensors, wrong shapes, numbers that
+// are not finite, and an lm_head that is not tied to wte; causal-mask buffers of old files are passed over.
+int checkpoint_read_model(const Checkpoint *checkpoint, const Tensor *wanted, int count, Error *error);
+
+// The same for the optimizer's tensors, which have to be F32 and bear exactly the wanted names.
+int checkpoint_read_optimizer(const Checkpoint *checkpoint, const Tensor *wanted, int count, Error *error);
 
 #endif

@@ -106,7 +106,7 @@ static char *parent_of(const char *path) {
     return parent;
 }
 
-static int check_free_space(const char *path, uint64_t expected_bytes, Error *error) {
+int file_check_space(const char *path, uint64_t expected_bytes, Error *error) {
     struct statvfs space;
     char *parent = parent_of(path);
     int known = statvfs(parent, &space) == 0;
@@ -119,7 +119,7 @@ static int check_free_space(const char *path, uint64_t expected_bytes, Error *er
 
 int file_writer_open(FileWriter *writer, const char *path, uint64_t expected_bytes, Error *error) {
     *writer = (FileWriter){0};
-    if (check_free_space(path, expected_bytes, error)) return -1;
+    if (file_check_space(path, expected_bytes, error)) return -1;
     size_t size = strlen(path) + sizeof ".tmp";
     writer->path = memory_copy_string(path);
     writer->temporary = memory_resize(NULL, size, 1, "a path");

@@ -36,6 +36,9 @@ typedef struct {
     uint64_t written;
 } FileWriter;
 
+// Refuses when the file system that `path` would stand on has less free space.
+int file_check_space(const char *path, uint64_t expected_bytes, Error *error);
+
 // `expected_bytes` (0 if unknown) is compared with the free space first. On failure nothing is left behind.
 int file_writer_open(FileWriter *writer, const char *path, uint64_t expected_bytes, Error *error);
 int file_write(FileWriter *writer, const void *data, size_t bytes, Error *error);
