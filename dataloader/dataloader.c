@@ -148,11 +148,13 @@ int dataloader_open(DataLoader **loader, const DataLoaderConfig *config, Error *
     for (size_t i = 0; status == 0 && i < list.count; i++) status = add_part(opened, list.paths[i], error);
     path_list_free(&list);
     if (status == 0) status = check_rows(opened, error);
-    if (status)
+    if (status) {
         dataloader_close(opened);
-    else
-        *loader = opened;
-    return status;
+        return -1;
+    }
+    opened->row = memory_allocate((size_t)config->T + 1, sizeof *opened->row, "a row of tokens");
+    *loader = opened;
+    return 0;
 }
 
 void dataloader_close(DataLoader *loader) {
