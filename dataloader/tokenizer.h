@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// Ids are 16 bits wide in shards. A token is at most so long, in files and in training.
+enum { TOKENIZER_VOCAB_MAX = 65536, TOKENIZER_VOCAB_MIN = 257, TOKEN_BYTES_MAX = 1024 };
+
 typedef struct Tokenizer Tokenizer;
 
 // Loads the first `vocab - 1` ranks of a file (all of them when vocab is 0), plus end-of-text.
@@ -19,9 +22,23 @@ uint32_t tokenizer_end_of_text(const Tokenizer *tokenizer);
 
 // Encodes bytes (any bytes). `*tokens` is grown with realloc as needed (start with NULL, 0); returns the count.
 // Special-token text like "<|endoftext|>" is encoded as ordinary text. Thread-safe on one shared tokenizer.
-size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t bytes, uint32_t **tokens, size_t *capacity);
+size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t bytes, uint32_t **tokens,
+                        size_t *capacity);
 
 // The bytes of one token (not 0-terminated); end-of-text and ids out of range give 0 bytes.
 const char *tokenizer_token(const Tokenizer *tokenizer, uint32_t id, size_t *bytes);
+
+// xxh3 of the first `ranks` tokens and their lengths: equal vocabularies have equal checksums.
+uint64_t tokenizer_checksum(const Tokenizer *tokenizer, int ranks);
+
+// ---- for much text: an encoder remembers the pieces it has met (2 MB), one encoder for each thread
+
+typedef struct TokenizerEncoder TokenizerEncoder;
+
+TokenizerEncoder *tokenizer_encoder_create(const Tokenizer *tokenizer);
+void tokenizer_encoder_free(TokenizerEncoder *encoder);
+// Like tokenizer_encode, but puts the tokens behind the `count` that are there; returns the new count.
+size_t tokenizer_encoder_append(TokenizerEncoder *encoder, const char *text, size_t bytes, uint32_t **tokens,
+                                size_t count, size_t *capacity);
 
 #endif
