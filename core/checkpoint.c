@@ -82,8 +82,18 @@ static int write_text(const char *directory, const char *name, const void *text,
     return result;
 }
 
+// Readable text with a line end; NULL for what is no JSON object. free() it.
+static char *json_to_text(const json_t *json) {
+    char *text = json_dumps(json, JSON_INDENT(2));
+    if (!text) return NULL;
+    size_t length = strlen(text);
+    text = memory_resize(text, length + 2, 1, "JSON text");
+    memcpy(text + length, "\n", 2);
+    return text;
+}
+
 static int write_config(const char *directory, const json_t *config, json_t *files, Error *error) {
-    char *text = json_dumps(config, JSON_INDENT(2));
+    char *text = json_to_text(config);
     if (!text) return error_set(error, "%.700s: cannot save a configuration that is not valid JSON", directory);
     int result = write_text(directory, CONFIG_FILE, text, strlen(text), files, error);
     free(text);
@@ -129,7 +139,7 @@ static int write_state(const char *directory, const json_t *given, json_t *files
     json_object_set(state, "files", files);
     ChecksumText checksum = checksum_text(state_checksum(state, &failed));
     json_object_set_new(state, "checksum", json_string(checksum.text));
-    char *text = failed ? NULL : json_dumps(state, JSON_INDENT(2)), *path = path_join(directory, STATE_FILE);
+    char *text = failed ? NULL : json_to_text(state), *path = path_join(directory, STATE_FILE);
     int result = text ? file_replace(path, text, strlen(text), error)
                       : error_set(error, "%.700s: cannot save a state that is not valid JSON", path);
     json_decref(state);

@@ -123,7 +123,7 @@ static void convert_block(float *out, const unsigned char *in, uint64_t count, D
 void tensor_to_floats(float *out, const Tensor *tensor) {
     uint64_t elements = tensor_elements(tensor);
     unsigned size = dtypes[tensor->dtype].bytes;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (elements > CONVERT_BLOCK)
     for (uint64_t start = 0; start < elements; start += CONVERT_BLOCK) {
         uint64_t count = elements - start < CONVERT_BLOCK ? elements - start : CONVERT_BLOCK;
         convert_block(out + start, (const unsigned char *)tensor->data + start * size, count, tensor->dtype);
@@ -132,7 +132,7 @@ void tensor_to_floats(float *out, const Tensor *tensor) {
 
 int floats_check_finite(const float *values, uint64_t count, const char *path, const char *name, Error *error) {
     uint64_t first = count;
-#pragma omp parallel for schedule(static) reduction(min : first)
+#pragma omp parallel for schedule(static) reduction(min : first) if (count > CONVERT_BLOCK)
     for (uint64_t i = 0; i < count; i++)
         if (!isfinite(values[i]) && i < first) first = i;
     if (first == count) return 0;
