@@ -1,0 +1,207 @@
+#define _GNU_SOURCE
+#include "run.h"
+#include "file.h"
+#include "matmul.h"
+#include "memory.h"
+#include "progress.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <omp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+int run_open(Run *run, const char *directory, Error *error) {
+    *run = (Run){.directory = directory, .lock = -1, .terminal = isatty(STDOUT_FILENO)};
+    if (directory_create(directory, error)) return -1;
+    char *path = path_join(directory, "lock");
+    run->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int failed = run->lock < 0, taken = !failed && flock(run->lock, LOCK_EX | LOCK_NB) != 0;
+    if (failed) error_set(error, "%.700s: cannot create: %s; choose another --out", path, strerror(errno));
+    if (taken) error_set(error, "%.700s: another run is using this directory; wait for it or choose another --out", directory);
+    free(path);
+    return failed || taken ? -1 : 0;
+}
+
+// ---- metrics.jsonl
+
+// The text of the old metrics without the lines of steps after `step`; a line cut short by a crash goes too.
+static size_t keep_until_step(char *text, size_t size, int64_t step) {
+    size_t kept = 0;
+    for (size_t start = 0; start < size;) {
+        char *end = memchr(text + start, '\n', size - start);
+        if (!end) break;
+        size_t length = (size_t)(end - (text + start)) + 1;
+        json_t *line = json_loadb(text + start, length, 0, NULL);
+        const json_t *line_step = json_object_get(line, "step");
+        int keep = line && (!line_step || json_integer_value(line_step) <= step);
+        json_decref(line);
+        if (keep) memmove(text + kept, text + start, length), kept += length;
+        start += length;
+    }
+    return kept;
+}
+
+static int drop_later_steps(const char *path, int64_t step, Error *error) {
+    char *text;
+    size_t size;
+    if (!file_exists(path)) return 0;
+    if (file_read(&text, &size, path, (size_t)4 << 30, error)) return -1;
+    int result = file_replace(path, text, keep_until_step(text, size, step), error);
+    free(text);
+    return result;
+}
+
+int run_open_metrics(Run *run, const json_t *configuration, int64_t step, Error *error) {
+    char *path = path_join(run->directory, "metrics.jsonl");
+    int failed = step > 0 && drop_later_steps(path, step, error);
+    if (!failed) {
+        int fresh = step == 0 || !file_exists(path);
+        run->metrics = fopen(path, fresh ? "w" : "a");
+        if (!run->metrics) failed = error_set(error, "%.700s: cannot write: %s", path, strerror(errno));
+        char *line = !failed && fresh ? json_dumps(configuration, JSON_COMPACT) : NULL;
+        if (line) fprintf(run->metrics, "%s\n", line);
+        free(line);
+    }
+    free(path);
+    return failed ? -1 : 0;
+}
+
+void run_close(Run *run) {
+    if (run->metrics) fclose(run->metrics);
+    if (run->lock >= 0) close(run->lock);
+}
+
+// ---- the console
+
+// Ends a step line that stands open on the terminal, so that what follows starts on a line of its own.
+static void close_line(Run *run) {
+    if (run->line_open) printf("\n");
+    run->line_open = 0;
+}
+
+void run_print(Run *run, const char *format, ...) {
+    if (run->quiet) return;
+    close_line(run);
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    printf("\n");
+    fflush(stdout);
+}
+
+// 1234567 -> "1.23M": a rate that fits its column.
+static const char *short_number(double number, char text[16]) {
+    if (number >= 1e6) snprintf(text, 16, "%.2fM", number / 1e6);
+    else if (number >= 1e4) snprintf(text, 16, "%.1fk", number / 1e3);
+    else snprintf(text, 16, "%.0f", number);
+    return text;
+}
+
+static void print_step(Run *run, const StepReport *r) {
+    char rate[16], elapsed[32], remaining[32], line[256];
+    int width = snprintf(line, sizeof line, "%lld", (long long)r->steps);
+    snprintf(line, sizeof line,
+             "step %*lld/%lld  loss %7.4f  norm %6.3f  lr %.2e  %6.0f ms  %6s tok/s  %5.0f GFLOP/s (%2.0f%%)  %s, %s left",
+             width, (long long)r->step, (long long)r->steps, r->loss, r->norm, r->rate, 1e3 * r->seconds,
+             short_number((double)r->batch_tokens / r->seconds, rate), r->gflops,
+             100 * r->gflops / r->machine_gflops, duration_text(r->elapsed, elapsed),
+             duration_text(r->remaining, remaining));
+    printf(run->terminal ? "\r%s\033[K" : "%s\n", line);
+    run->line_open = run->terminal;
+    fflush(stdout);
+}
+
+void run_report_step(Run *run, const StepReport *r) {
+    if (!run->quiet) print_step(run, r);
+    if (!run->metrics) return;
+    fprintf(run->metrics,
+            "{\"type\": \"step\", \"step\": %lld, \"tokens\": %lld, \"loss\": %.6f, \"norm\": %.6f, \"lr\": %.6e, "
+            "\"ms\": %.3f, \"tokens_per_second\": %.1f, \"gflops\": %.1f, \"seconds\": %.3f}\n",
+            (long long)r->step, (long long)r->tokens, r->loss, r->norm, r->rate, 1e3 * r->seconds,
+            (double)r->batch_tokens / r->seconds, r->gflops, r->elapsed);
+    fflush(run->metrics);
+}
+
+void run_report_validation(Run *run, const ValidationReport *r) {
+    char bits[32] = "", json_bits[48] = "null";
+    if (r->bits_per_byte > 0) {
+        snprintf(bits, sizeof bits, "  bits/byte %.4f", r->bits_per_byte);
+        snprintf(json_bits, sizeof json_bits, "%.6f", r->bits_per_byte);
+    }
+    run_print(run, "validation at step %lld  loss %.4f  perplexity %.2f%s  (%lld tokens)", (long long)r->step, r->loss,
+              exp(r->loss), bits, (long long)r->tokens);
+    if (!run->metrics) return;
+    fprintf(run->metrics,
+            "{\"type\": \"validation\", \"step\": %lld, \"loss\": %.6f, \"perplexity\": %.6f, \"bits_per_byte\": %s, "
+            "\"tokens\": %lld}\n",
+            (long long)r->step, r->loss, fmin(exp(r->loss), 1e300), json_bits, (long long)r->tokens);
+    fflush(run->metrics);
+}
+
+void run_report_event(Run *run, int64_t step, const char *event, const char *text) {
+    run_print(run, "%s", text);
+    if (!run->metrics) return;
+    json_t *line = json_pack("{s:s, s:I, s:s, s:s}", "type", "event", "step", (json_int_t)step, "event", event, "text",
+                             text);
+    char *dumped = line ? json_dumps(line, 0) : NULL;
+    if (dumped) fprintf(run->metrics, "%s\n", dumped);
+    fflush(run->metrics);
+    free(dumped);
+    json_decref(line);
+}
+
+// ---- signals
+
+static volatile sig_atomic_t caught;
+
+static void on_signal(int number) {
+    if (caught == SIGINT && number == SIGINT) _exit(128 + SIGINT);
+    caught = number;
+}
+
+void run_catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+int run_signal(void) {
+    return caught;
+}
+
+// ---- the machine
+
+static void processor_name(char *name, size_t size) {
+    snprintf(name, size, "unknown");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    while (file && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !colon) continue;
+        snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    if (file) fclose(file);
+}
+
+json_t *run_machine(void) {
+    char processor[128], now[32];
+    struct utsname system = {0};
+    time_t seconds = time(NULL);
+    processor_name(processor, sizeof processor);
+    uname(&system);
+    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime(&seconds));
+    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s}", "processor", processor, "threads",
+                     omp_get_max_threads(), "memory_gb",
+                     (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9, "system", system.release,
+                     "blas", matmul_library(), "compiler", __VERSION__, "precision", sizeof(real) == 4 ? "fp32" : "fp64",
+                     "started", now);
+}

@@ -1,0 +1,260 @@
+#include "settings.h"
+
+#include <limits.h>
+#include <string.h>
+
+// ---- presets
+
+static const struct {
+    const char *name;
+    int L, NH, C, context;
+} presets[] = {
+    {"tiny", 4, 4, 128, 256},       {"small", 6, 8, 256, 256},       {"gpt2", 12, 12, 768, 1024},
+    {"gpt2-medium", 24, 16, 1024, 1024}, {"gpt2-large", 36, 20, 1280, 1024}, {"gpt2-xl", 48, 25, 1600, 1024},
+};
+#define PRESET_CHOICES "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
+enum { PRESET_GPT2 = 2, GPT2_VOCABULARY = 50257, TOKENS_AT_ONCE = 4096 };
+
+Settings settings_default(void) {
+    return (Settings){
+        .out = "runs/latest",
+        .shuffle = 1,
+        .preset = PRESET_GPT2,
+        .attention = "softmax",
+        .batch = 8,
+        .steps = 1000,
+        .schedule = {.kind = SCHEDULE_COSINE, .peak = 6e-4f, .final_share = 0.1f, .warmup = 100, .decay_share = 0.2f},
+        .beta1 = 0.9f,
+        .beta2 = 0.95f,
+        .adam_eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .clip = 1.0f,
+        .seed = 1337,
+        .val_every = 100,
+        .val_tokens = 262144,
+        .save_every = 500,
+        .keep_last = 2,
+    };
+}
+
+// ---- the table
+
+#define SETTING(group, name, alias, type, field, least, most, choices, help)                                           \
+    {group, name, alias, type, &settings->field, least, most, choices, help, 0, ""}
+
+static void add_data_options(Options *options, Settings *settings) {
+    const Option items[] = {
+        SETTING("data", "train", 'i', OPTION_STRING, train, 0, 0, "SHARDS", "training shards: a file, a directory or a 'glob'"),
+        SETTING("data", "val", 'j', OPTION_STRING, val, 0, 0, "SHARDS", "validation shards"),
+        SETTING("data", "tokenizer", 0, OPTION_STRING, tokenizer, 0, 0, "FILE", "vocabulary, for bits per byte; saved with checkpoints"),
+        SETTING("data", "shuffle", 0, OPTION_FLAG, shuffle, 0, 1, NULL, "rows in random order; --no-shuffle: in file order"),
+        SETTING("run", "out", 'o', OPTION_STRING, out, 0, 0, "RUN", "run directory: metrics and checkpoints"),
+        SETTING("run", "resume", 0, OPTION_STRING, resume, 0, 0, "RUN", "continue a run, or a checkpoint of it, exactly"),
+        SETTING("run", "init", 0, OPTION_STRING, init, 0, 0, "MODEL", "start from weights: checkpoint, Hugging Face directory, llm.c file"),
+        SETTING("run", "force", 0, OPTION_FLAG, force, 0, 1, NULL, "resume although batch, data, attention or seed changed"),
+        SETTING("run", "seed", 0, OPTION_LONG, seed, 0, 9e15, NULL, "of everything random: weights, data order, dropout, features"),
+        SETTING("run", "threads", 0, OPTION_INT, threads, 0, 4096, NULL, "CPU threads; 0: all cores"),
+        SETTING("run", "on-nan", 0, OPTION_CHOICE, on_nan, 0, 0, "stop|skip", "when loss or gradient is not finite"),
+    };
+    options_add(options, items, sizeof items / sizeof *items);
+}
+
+static void add_model_options(Options *options, Settings *settings) {
+    const Option items[] = {
+        SETTING("model", "model", 'm', OPTION_CHOICE, preset, 0, 0, PRESET_CHOICES, "sizes to start from"),
+        SETTING("model", "layers", 'L', OPTION_INT, model.L, 1, 1024, NULL, "transformer blocks; default: the preset's"),
+        SETTING("model", "heads", 0, OPTION_INT, model.NH, 1, 1024, NULL, "attention heads"),
+        SETTING("model", "width", 0, OPTION_INT, model.C, 1, 65536, NULL, "channels"),
+        SETTING("model", "context", 0, OPTION_INT, model.max_T, 1, 1 << 24, NULL, "longest sequence (position embeddings)"),
+        SETTING("model", "vocab", 0, OPTION_INT, model.V, 2, 65536, NULL, "vocabulary size; default: the tokenizer's, or 50257"),
+        SETTING("model", "dropout", 0, OPTION_FLOAT, dropout, 0, 0.95, NULL, "on the embeddings and each attention output"),
+        SETTING("model", "attention", 'a', OPTION_STRING, attention, 0, 0, "NAME", "the attention; ./train_gpt2 --attention list"),
+    };
+    options_add(options, items, sizeof items / sizeof *items);
+    attention_add_options(options, &settings->attention_config);
+}
+
+static void add_optimisation_options(Options *options, Settings *settings) {
+    const Option items[] = {
+        SETTING("batch", "batch", 'b', OPTION_INT, batch, 1, 1 << 20, NULL, "rows (sequences) per step"),
+        SETTING("batch", "sequence", 't', OPTION_INT, T, 1, 1 << 24, NULL, "tokens per row; default: the context"),
+        SETTING("batch", "micro-batch", 0, OPTION_INT, micro_batch, 1, 1 << 20, NULL, "rows at once; default: as many as make 4096 tokens"),
+        SETTING("batch", "batch-start", 0, OPTION_INT, batch_start, 0, 1 << 20, NULL, "rows per step at the start of a ramp; 0: no ramp"),
+        SETTING("batch", "batch-ramp", 0, OPTION_LONG, batch_ramp, 0, 1e9, NULL, "steps of the ramp"),
+        SETTING("optimisation", "steps", 'x', OPTION_LONG, steps, 0, 1e12, NULL, "steps in all"),
+        SETTING("optimisation", "seconds", 0, OPTION_FLOAT, seconds, 0, 1e9, NULL, "as many steps as fit, measured at the start; 0: --steps"),
+        SETTING("optimisation", "lr", 'l', OPTION_FLOAT, schedule.peak, 0, 100, NULL, "peak learning rate"),
+        SETTING("optimisation", "schedule", 0, OPTION_CHOICE, schedule.kind, 0, 0, SCHEDULE_CHOICES, "of the learning rate"),
+        SETTING("optimisation", "warmup", 'u', OPTION_LONG, schedule.warmup, 0, 1e12, NULL, "steps of linear warm-up"),
+        SETTING("optimisation", "final-lr", 0, OPTION_FLOAT, schedule.final_share, 0, 1, NULL, "share of the peak left at the end"),
+        SETTING("optimisation", "wsd-decay", 0, OPTION_FLOAT, schedule.decay_share, 0, 1, NULL, "wsd: share of the steps spent in the decay"),
+        SETTING("optimisation", "weight-decay", 'c', OPTION_FLOAT, weight_decay, 0, 100, NULL, "of matrices only"),
+        SETTING("optimisation", "clip", 0, OPTION_FLOAT, clip, 0, 1e9, NULL, "largest global gradient norm; 0: no clipping"),
+        SETTING("optimisation", "beta1", 0, OPTION_FLOAT, beta1, 0, 0.999999, NULL, "AdamW's first moment"),
+        SETTING("optimisation", "beta2", 0, OPTION_FLOAT, beta2, 0, 0.999999, NULL, "AdamW's second moment"),
+        SETTING("optimisation", "adam-eps", 0, OPTION_FLOAT, adam_eps, 0, 1, NULL, "AdamW's epsilon"),
+        SETTING("reporting", "val-every", 'v', OPTION_LONG, val_every, 0, 1e12, NULL, "steps between validations; 0: only at the end"),
+        SETTING("reporting", "val-tokens", 0, OPTION_LONG, val_tokens, 1, 1e15, NULL, "tokens of the fixed validation set, from its start"),
+        SETTING("reporting", "save-every", 's', OPTION_LONG, save_every, 0, 1e12, NULL, "steps between checkpoints; 0: only at the end"),
+        SETTING("reporting", "keep", 0, OPTION_INT, keep_last, 1, 1 << 20, NULL, "newest checkpoints to keep"),
+        SETTING("reporting", "keep-every", 0, OPTION_LONG, keep_every, 0, 1e12, NULL, "keep those of every N-th step too; 0: none"),
+        SETTING("reporting", "quiet", 'q', OPTION_FLAG, quiet, 0, 1, NULL, "no start-up table, no step lines"),
+    };
+    options_add(options, items, sizeof items / sizeof *items);
+}
+
+void settings_options(Options *options, Settings *settings) {
+    options->usage = "usage: train_gpt2 --train SHARDS [options]\n"
+                     "Trains a GPT-2 with a choice of attentions on token shards (see ./tokenize), on the CPU.";
+    options->closing =
+        "examples\n"
+        "  ./train_gpt2 --train 'data/stories/*_train_*.bin' --val 'data/stories/*_val_*.bin' \\\n"
+        "      --tokenizer data/stories/vocab.tiktoken --model tiny --out runs/tiny\n"
+        "  ./train_gpt2 --resume runs/tiny --steps 2000\n"
+        "  ./train_gpt2 --train 'data/fineweb/*_train_*.bin' --attention slay --batch 32 --micro-batch 4\n"
+        "Interrupted by SIGINT or SIGTERM a run finishes its step, saves and exits with 130 or 143.";
+    add_data_options(options, settings);
+    add_model_options(options, settings);
+    add_optimisation_options(options, settings);
+}
+
+// ---- what follows from other settings
+
+static void apply_preset(Settings *settings) {
+    GPT2Config *model = &settings->model;
+    if (!model->L) model->L = presets[settings->preset].L;
+    if (!model->NH) model->NH = presets[settings->preset].NH;
+    if (!model->C) model->C = presets[settings->preset].C;
+    if (!model->max_T) model->max_T = presets[settings->preset].context;
+    if (!model->V) model->V = GPT2_VOCABULARY;
+}
+
+static int finish_batch(Settings *settings, Error *error) {
+    if (!settings->T) settings->T = settings->model.max_T;
+    if (settings->T > settings->model.max_T)
+        return error_set(error, "option --sequence: expected at most the context of %d, found %d; raise --context",
+                         settings->model.max_T, settings->T);
+    if (!settings->micro_batch) {
+        settings->micro_batch = TOKENS_AT_ONCE / settings->T > 1 ? TOKENS_AT_ONCE / settings->T : 1;
+        if (settings->micro_batch > settings->batch) settings->micro_batch = settings->batch;
+    }
+    if (settings->micro_batch > settings->batch)
+        return error_set(error, "option --micro-batch: expected at most the batch of %d rows, found %d",
+                         settings->batch, settings->micro_batch);
+    if (settings->batch_start > settings->batch)
+        return error_set(error, "option --batch-start: expected at most the batch of %d rows, found %d",
+                         settings->batch, settings->batch_start);
+    if ((int64_t)settings->micro_batch * settings->T > INT_MAX / 64)
+        return error_set(error, "options --micro-batch and --sequence: %d x %d tokens at once are too many",
+                         settings->micro_batch, settings->T);
+    return 0;
+}
+
+int settings_finish(Settings *settings, Options *options, const Attention **attention, const json_t *saved_attention,
+                    Error *error) {
+    apply_preset(settings);
+    if (finish_batch(settings, error)) return -1;
+    AttentionConfig *config = &settings->attention_config;
+    config->B = settings->micro_batch;
+    config->T = settings->T;
+    config->C = settings->model.C;
+    config->NH = settings->model.NH;
+    config->max_T = settings->model.max_T;
+    config->seed = (uint64_t)settings->seed;
+    settings->schedule.total = settings->steps;
+    if (saved_attention) {
+        if (attention_from_json(attention, config, saved_attention, error)) return -1;
+        settings->attention = (*attention)->name;
+        return 0;
+    }
+    *attention = attention_find(settings->attention);
+    char names[512];
+    if (!*attention)
+        return error_set(error, "option --attention: expected one of %s, found \"%.100s\"",
+                         attention_names(names, sizeof names), settings->attention);
+    return attention_configure(*attention, config, options, error);
+}
+
+// ---- saved settings
+
+static int is_attention_option(const Option *option) {
+    return !strcmp(option->group, "attention");
+}
+
+json_t *settings_to_json(const Options *options) {
+    json_t *json = options_to_json(options);
+    for (int i = 0; i < options->count; i++)
+        if (is_attention_option(&options->items[i])) json_object_del(json, options->items[i].name);
+    return json;
+}
+
+// Options that make another run of it when they change. The attention's own are checked beside these.
+static const char *const fixed_options[] = {"batch",  "sequence", "micro-batch", "batch-start", "batch-ramp", "seed",
+                                            "layers", "heads",    "width",       "context",     "vocab",      "attention"};
+
+static int is_fixed(const Option *option) {
+    for (size_t i = 0; i < sizeof fixed_options / sizeof *fixed_options; i++)
+        if (!strcmp(option->name, fixed_options[i])) return 1;
+    return 0;
+}
+
+// A JSON value as option_print_value would print it.
+static void json_text(const json_t *value, char *text, size_t size) {
+    if (json_is_string(value)) snprintf(text, size, "%s", json_string_value(value));
+    else if (json_is_integer(value)) snprintf(text, size, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value)) snprintf(text, size, "%.9g", (double)(float)json_real_value(value));
+    else snprintf(text, size, "%s", json_is_true(value) ? "yes" : "no");
+}
+
+static const json_t *saved_value(const Option *option, const json_t *saved, const json_t *saved_attention) {
+    if (!is_attention_option(option)) return json_object_get(saved, option->name);
+    char key[64]; // "scale-features" stands there as "scale_features"
+    snprintf(key, sizeof key, "%s", option->name);
+    for (char *c = key; *c; c++) *c = *c == '-' ? '_' : *c;
+    return json_object_get(saved_attention, key);
+}
+
+static int same_value(const Option *option, const json_t *saved) {
+    char here[1024], there[1024];
+    option_print_value(option, here, sizeof here);
+    json_text(saved, there, sizeof there);
+    if (option->type == OPTION_FLOAT) return *(float *)option->value == (float)json_number_value(saved);
+    return !strcmp(here, there);
+}
+
+int settings_resume(Options *options, const json_t *saved, const json_t *saved_attention, int force, Error *error) {
+    for (int i = 0; i < options->count; i++) {
+        Option *option = &options->items[i];
+        const json_t *value = saved_value(option, saved, saved_attention);
+        if (!option->given || (!is_fixed(option) && !is_attention_option(option))) continue;
+        if (value && same_value(option, value)) continue;
+        char there[256] = "nothing of that name", here[256];
+        if (value) json_text(value, there, sizeof there);
+        option_print_value(option, here, sizeof here);
+        // Another attention is another model: no force can load its constants.
+        if (!force || is_attention_option(option))
+            return error_set(error, "option --%s: the run to resume has %s, found %s; leave the option out%s",
+                             option->name, there, here, is_attention_option(option) ? "" : ", or add --force");
+    }
+    return options_from_json(options, saved, error);
+}
+
+void settings_print(const Options *options, const json_t *attention, FILE *out) {
+    const char *group = "";
+    int column = 0;
+    for (int i = 0; i < options->count; i++) {
+        const Option *option = &options->items[i];
+        char value[1024], item[1200];
+        if (is_attention_option(option) && !saved_value(option, NULL, attention)) continue;
+        option_print_value(option, value, sizeof value);
+        if (!value[0]) continue;
+        int width = snprintf(item, sizeof item, "%s %s", option->name, value);
+        if (strcmp(group, option->group)) column = 0;
+        if (column + width > 100) column = 0;
+        if (column == 0) fprintf(out, "%s%-14s", i ? "\n" : "", strcmp(group, option->group) ? option->group : "");
+        fprintf(out, "%s%s", column ? "  " : "", item);
+        column += width + 2;
+        group = option->group;
+    }
+    fprintf(out, "\n");
+}
