@@ -928,6 +928,8 @@ static int start(Trainer *trainer, Error *error) {
     Settings *settings = &trainer->settings;
     const Attention *attention = NULL;
     if (settings->resume && settings->init) return error_set(error, "options --resume and --init exclude each other");
+    if (settings->resume && !file_is_directory(settings->resume))
+        return error_set(error, "%.700s: expected a run to resume, found no such directory", settings->resume);
     if (settings->resume && !options_find(&trainer->options, "out")->given) settings->out = run_of(settings->resume);
     if (run_open(&trainer->run, settings->out, error)) return -1;
     trainer->run.quiet = settings->quiet;

@@ -65,7 +65,7 @@ int run_open_metrics(Run *run, const json_t *configuration, int64_t step, Error 
         int fresh = step == 0 || !file_exists(path);
         run->metrics = fopen(path, fresh ? "w" : "a");
         if (!run->metrics) failed = error_set(error, "%.700s: cannot write: %s", path, strerror(errno));
-        char *line = !failed && fresh ? json_dumps(configuration, JSON_COMPACT) : NULL;
+        char *line = !failed && fresh ? json_dumps(configuration, JSON_REAL_PRECISION(9)) : NULL;
         if (line) fprintf(run->metrics, "%s\n", line);
         free(line);
     }

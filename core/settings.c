@@ -31,7 +31,7 @@ Settings settings_default(void) {
         .clip = 1.0f,
         .seed = 1337,
         .val_every = 100,
-        .val_tokens = 262144,
+        .val_tokens = 32768,
         .save_every = 500,
         .keep_last = 2,
     };
@@ -182,7 +182,9 @@ static int is_attention_option(const Option *option) {
 }
 
 json_t *settings_to_json(const Options *options) {
+    static const char *const of_this_call[] = {"out", "resume", "init", "force", "quiet"};
     json_t *json = options_to_json(options);
+    for (size_t i = 0; i < sizeof of_this_call / sizeof *of_this_call; i++) json_object_del(json, of_this_call[i]);
     for (int i = 0; i < options->count; i++)
         if (is_attention_option(&options->items[i])) json_object_del(json, options->items[i].name);
     return json;

@@ -54,7 +54,8 @@ void settings_options(Options *options, Settings *settings);
 int settings_finish(Settings *settings, Options *options, const Attention **attention, const json_t *saved_attention,
                     Error *error);
 
-// The settings as a checkpoint keeps them; the attention's own options are in the model's configuration instead.
+// The settings as a checkpoint keeps them, without those that belong to one call of the program (--out, --resume, ...);
+// the attention's own options are in the model's configuration instead.
 json_t *settings_to_json(const Options *options);
 // Takes over the settings of a saved run for every option that is not on the command line. One that is there, differs,
 // and would make another run of it (batch, data order, seed, model, attention) is refused unless `force`.
