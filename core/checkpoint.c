@@ -288,7 +288,7 @@ static int read_json(json_t **json, uint64_t *checksum, const char *directory, c
 
 // Explains a directory without model.safetensors.
 static int refuse_without_model(const char *path, Error *error) {
-    const char *found = "no model";
+    const char *found = "neither a model nor checkpoints of a run (step_*)";
     if (has_file(path, MODEL_FILE ".index.json"))
         found = "a model split over several files; save it as one with "
                 "from_pretrained(dir).save_pretrained(dir, max_shard_size=\"100GB\")";
