@@ -1,0 +1,577 @@
+#include "quadratic.h"
+#include "tile.h"
+#include "../core/vector_math.h"
+
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static int omp_get_thread_num(void) {
+    return 0;
+}
+static int omp_get_max_threads(void) {
+    return 1;
+}
+#endif
+
+enum { DEFAULT_TILE = 96 };
+
+#define LEAST_NORM ((real)1e-12)
+// Weights that are divided only at the end of a row are rescaled when one of them passes this.
+#define LARGEST_WEIGHT ((real)1e10)
+// |q|^2 + |k|^2 - 2<q,k> loses digits when q is near k: below this part of |q|^2 + |k|^2 the distance is summed directly.
+#define NEAR ((real)0.125)
+
+// ---- how a head is laid out in memory
+
+typedef struct { // what every function here needs to know
+    const QuadraticKernel *kernel;
+    const AttentionConfig *config;
+    size_t width;                // numbers per row: HS in whole panels
+    size_t query_tile, key_tile; // rows per tile; key_tile in whole panels, at least query_tile
+} Core;
+
+static Core core_of(const QuadraticKernel *kernel, const AttentionConfig *config) {
+    Core core = {.kernel = kernel, .config = config, .width = round_up(config->HS, PANEL)};
+    core.query_tile = config->chunk > 0 ? config->chunk : DEFAULT_TILE;
+    core.key_tile = round_up(core.query_tile, PANEL);
+    return core;
+}
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+typedef struct {      // what queries need of one head's keys and values; a decoding cache holds one per head
+    real *key_panels; // (rows / PANEL, width, PANEL)
+    real *values;     // (rows, width)
+    real *key_norms;  // (rows) squared
+} Memory;
+
+static size_t memory_numbers(const Core *core, size_t rows) {
+    return round_up(rows, PANEL) * (2 * core->width + 1);
+}
+
+static Memory memory_at(const Core *core, real *base, size_t rows) {
+    size_t n = round_up(rows, PANEL) * core->width;
+    return (Memory){.key_panels = base, .values = base + n, .key_norms = base + 2 * n};
+}
+
+typedef struct {                             // what backward needs of one head
+    real *queries, *keys, *douts, *dqueries; // (rows, width)
+    real *key_panels, *value_panels;         // (rows / PANEL, width, PANEL)
+    real *query_norms, *key_norms;           // (rows) squared
+    real *query_factors, *key_factors;       // (rows) what q and k were multiplied by
+    real *output_dots;                       // (rows) <dout, out>
+    real *query_pulls;                       // (rows) sums of a query's pulls
+    const real *saved;                       // (rows) log-sum-exp, or sum + delta
+} Head;
+
+static size_t head_numbers(const Core *core, size_t rows) {
+    return round_up(rows, PANEL) * (6 * core->width + 6);
+}
+
+static Head head_at(const Core *core, real *base, size_t rows, const real *saved) {
+    Head head = {.saved = saved};
+    real **wide[] = {&head.queries, &head.keys, &head.douts, &head.dqueries, &head.key_panels, &head.value_panels};
+    real **narrow[] = {&head.query_norms, &head.key_norms,   &head.query_factors,
+                       &head.key_factors, &head.output_dots, &head.query_pulls};
+    rows = round_up(rows, PANEL);
+    for (int i = 0; i < 6; i++, base += rows * core->width) *wide[i] = base;
+    for (int i = 0; i < 6; i++, base += rows) *narrow[i] = base;
+    return head;
+}
+
+typedef struct {                              // what one thread needs for one tile
+    real *dots, *distances, *scores, *slopes; // (query_tile, key_tile); scores become weights in place
+    real *queries, *sums;                     // (query_tile, width)
+    real *dkeys, *dvalues;                    // (key_tile, width)
+    real *norms, *levels, *totals;            // (query_tile)
+    real *pulls, *key_pulls;                  // (key_tile)
+} Scratch;
+
+static size_t scratch_numbers(const Core *core) {
+    return core->key_tile * (4 * core->query_tile + 4 * core->width + 5);
+}
+
+static Scratch scratch_at(const Core *core, real *base) {
+    Scratch s;
+    real **tiles[] = {&s.dots, &s.distances, &s.slopes, &s.scores};
+    real **rows[] = {&s.queries, &s.sums, &s.dkeys, &s.dvalues};
+    real **numbers[] = {&s.norms, &s.levels, &s.totals, &s.pulls, &s.key_pulls};
+    for (int i = 0; i < 4; i++, base += core->key_tile * core->query_tile) *tiles[i] = base;
+    for (int i = 0; i < 4; i++, base += core->key_tile * core->width) *rows[i] = base;
+    for (int i = 0; i < 5; i++, base += core->key_tile) *numbers[i] = base;
+    if (!core->kernel->scores) s.scores = s.dots;
+    return s;
+}
+
+size_t quadratic_saved_size(const AttentionConfig *config) {
+    return (size_t)config->B * config->NH * config->T;
+}
+
+size_t quadratic_work_size(const AttentionConfig *config) {
+    Core core = core_of(NULL, config);
+    return omp_get_max_threads() * (scratch_numbers(&core) + head_numbers(&core, config->T));
+}
+
+size_t quadratic_cache_size(const AttentionConfig *config) {
+    Core core = core_of(NULL, config);
+    return config->NH * memory_numbers(&core, config->max_T);
+}
+
+double quadratic_flops(const AttentionConfig *config) {
+    double keys_per_query = (config->T + 1) / 2.0; // the mean over the causal rows
+    return 2 * (2.0 * config->HS) * keys_per_query * config->NH;
+}
+
+// ---- rows in and out
+
+static real dot(const real *a, const real *b, size_t n) {
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+// Copies a row, brought into range; zeros up to the width. The difference is 0, or NaN when x is infinite or NaN.
+static void pack_row(const Core *core, real *to, const real *from) {
+    size_t HS = core->config->HS;
+    for (size_t d = 0; d < HS; d++) to[d] = limited(from[d], LARGEST_INPUT) + (from[d] - from[d]);
+    for (size_t d = HS; d < core->width; d++) to[d] = 0;
+}
+
+// Packs a row of q (is_query) or k and brings it to the length that the kernel wants. Returns what it was multiplied by;
+// the squared norm that distances are formed with goes to *norm.
+static real pack_scaled(const Core *core, real *to, real *norm, const real *from, int is_query) {
+    pack_row(core, to, from);
+    real factor = 1, square = core->kernel->scores ? dot(to, to, core->width) : 0;
+    if (core->kernel->scaled && is_query) factor = 1 / real_sqrt((real)core->config->HS);
+    if (core->kernel->unit_length) {
+        factor = 1 / real_max(real_sqrt(square), LEAST_NORM);
+        square = 1; // a row too short for unit length has no dot product large enough for distances to matter
+    }
+    if (factor != 1) {
+        for (size_t d = 0; d < core->width; d++) to[d] *= factor;
+    }
+    *norm = square;
+    return factor;
+}
+
+// The gradient of a row of q or k as it came in, from `gradient`, that of the row as it was packed. Where the norm was
+// too small to divide by, the gradient is 0.
+static void unpack_gradient(const Core *core, real *to, real *gradient, const real *row, real pull, real factor) {
+    for (size_t d = 0; d < core->width; d++) gradient[d] -= pull * row[d];
+    if (core->kernel->unit_length) {
+        real along = dot(row, gradient, core->width);
+        for (size_t d = 0; d < core->width; d++) gradient[d] -= along * row[d];
+        if (factor >= 1 / LEAST_NORM) factor = 0;
+    }
+    for (int d = 0; d < core->config->HS; d++) to[d] = factor * gradient[d];
+}
+
+// Writes a row into panels as row number `position`.
+static void put_in_panel(const Core *core, real *panels, size_t position, const real *row) {
+    real *column = panels + position / PANEL * PANEL * core->width + position % PANEL;
+    for (size_t d = 0; d < core->width; d++) column[d * PANEL] = row[d];
+}
+
+// Fills in the memory's rows `first` to `last` (not included) from k and v; their row number `first` is at k and v.
+static void pack_memory(const Core *core, Memory *memory, size_t first, size_t last, const real *k, const real *v,
+                        size_t stride, real *row) {
+    for (size_t t = first; t < last; t++, k += stride, v += stride) {
+        pack_scaled(core, row, &memory->key_norms[t], k, 0);
+        put_in_panel(core, memory->key_panels, t, row);
+        pack_row(core, memory->values + t * core->width, v);
+    }
+}
+
+// ---- the scores of a tile
+
+static Tile tile_of(const Core *core, size_t first_query, size_t queries, size_t first_key, size_t keys) {
+    return (Tile){.queries = (int)queries,
+                  .keys = (int)keys,
+                  .lead = (ptrdiff_t)first_query - (ptrdiff_t)first_key,
+                  .width = core->width,
+                  .stride = core->key_tile};
+}
+
+// Direct distances of a query to the LANES keys of a panel whose first number is at `panel`.
+static void direct_distances(real distance[LANES], const real *query, const real *panel, size_t width) {
+    Vector even = {0}, odd = {0};
+    for (size_t d = 0; d < width; d += 2) {
+        Vector a = query[d] - *(const Vector *)(panel + d * PANEL);
+        Vector b = query[d + 1] - *(const Vector *)(panel + (d + 1) * PANEL);
+        even += a * a;
+        odd += b * b;
+    }
+    *(Vector *)distance = even + odd;
+}
+
+// Squared distances of a query to the first n keys of a tile, without cancellation.
+static void distances_of_row(const Core *core, real *distance, const real *dots, int n, const real *query, real norm,
+                             const real *panels, const real *key_norms) {
+    int near = 0;
+#pragma omp simd reduction(| : near)
+    for (int j = 0; j < n; j++) {
+        distance[j] = norm + key_norms[j] - 2 * dots[j];
+        near |= distance[j] < NEAR * (norm + key_norms[j]);
+    }
+    for (int j = 0; near && j < n; j += LANES) {
+        int lanes = n - j < LANES ? n - j : LANES, near_here = 0;
+        for (int l = 0; l < lanes; l++) near_here |= distance[j + l] < NEAR * (norm + key_norms[j + l]);
+        if (!near_here) continue;
+        real direct[LANES];
+        direct_distances(direct, query, panels + j / PANEL * PANEL * core->width + j % PANEL, core->width);
+        for (int l = 0; l < lanes; l++) {
+            if (distance[j + l] < NEAR * (norm + key_norms[j + l])) distance[j + l] = direct[l];
+        }
+    }
+}
+
+// Fills in s->scores, and s->dots and s->distances where the score is more than the dot product.
+static void score_tile(const Core *core, Scratch *s, const Tile *tile, const real *queries, const real *query_norms,
+                       const real *panels, const real *key_norms) {
+    tile_scores(s->dots, queries, panels, tile);
+    for (int i = 0; core->kernel->scores && i < tile->queries; i++) {
+        size_t at = i * tile->stride;
+        int n = tile_visible(tile, i);
+        distances_of_row(core, s->distances + at, s->dots + at, n, queries + i * core->width, query_norms[i], panels,
+                         key_norms);
+        core->kernel->scores(s->scores + at, s->dots + at, s->distances + at, n, core->config);
+    }
+}
+
+// ---- forward
+
+// Turns the n scores of a row into weights relative to the row's level, which is the largest score so far (softmax), or
+// 1 while no score is huge (kernel), and adds them to *total. Returns the factor that earlier weights have to be
+// multiplied by because the level has risen.
+static real fold_row(int normalizer, real *scores, int n, real *level, real *total) {
+    real highest = *level, factor = 1, sum = 0;
+#pragma omp simd reduction(max : highest)
+    for (int j = 0; j < n; j++) highest = scores[j] > highest ? scores[j] : highest;
+    if (normalizer == NORMALIZER_SOFTMAX) {
+        factor = real_exp(*level - highest);
+        *level = highest;
+#pragma omp simd reduction(+ : sum)
+        for (int j = 0; j < n; j++) sum += scores[j] = real_exp(scores[j] - highest);
+    } else {
+        if (highest > LARGEST_WEIGHT * *level) {
+            factor = *level / highest;
+            *level = highest;
+        }
+        real to_level = 1 / *level;
+#pragma omp simd reduction(+ : sum)
+        for (int j = 0; j < n; j++) sum += scores[j] *= to_level;
+    }
+    *total = *total * factor + sum;
+    return factor;
+}
+
+// Weighs the tile's scores and rescales the rows of s->sums whose level has risen.
+static void weigh_tile(const Core *core, Scratch *s, const Tile *tile) {
+    for (int i = 0; i < tile->queries; i++) {
+        real *scores = s->scores + i * tile->stride, *sums = s->sums + i * core->width;
+        int n = tile_visible(tile, i);
+        real factor = n ? fold_row(core->kernel->normalizer, scores, n, &s->levels[i], &s->totals[i]) : 1;
+        if (factor != 1) {
+            for (size_t d = 0; d < core->width; d++) sums[d] *= factor;
+        }
+        for (int j = n; j < tile->keys; j++) scores[j] = 0;
+    }
+}
+
+// Divides a finished row and writes it out; returns what backward needs of it.
+static real finish_row(const Core *core, real *out, const real *sums, real level, real total) {
+    int is_softmax = core->kernel->normalizer == NORMALIZER_SOFTMAX;
+    real delta = is_softmax ? 0 : core->config->delta;
+    real inverse = 1 / (total + delta / level);
+    for (int d = 0; d < core->config->HS; d++) out[d] = sums[d] * inverse;
+    return is_softmax ? level + real_log(total) : level * total + delta;
+}
+
+// Queries number first .. first + n - 1 of a head against its memory: q, out and saved are at the first of them.
+static void attend(const Core *core, real *out, real *saved, const real *q, size_t first, size_t n,
+                   const Memory *memory, Scratch *s) {
+    size_t C = core->config->C;
+    for (size_t i = 0; i < n; i++) {
+        pack_scaled(core, s->queries + i * core->width, &s->norms[i], q + i * 3 * C, 1);
+        s->levels[i] = core->kernel->normalizer == NORMALIZER_SOFTMAX ? -(real)INFINITY : 1;
+        s->totals[i] = 0;
+    }
+    memset(s->sums, 0, n * core->width * sizeof *s->sums);
+    for (size_t key = 0; key < first + n; key += core->key_tile) {
+        Tile tile = tile_of(core, first, n, key, least(core->key_tile, first + n - key));
+        score_tile(core, s, &tile, s->queries, s->norms, memory->key_panels + key * core->width,
+                   memory->key_norms + key);
+        weigh_tile(core, s, &tile);
+        tile_gather(s->sums, s->scores, memory->values + key * core->width, &tile);
+    }
+    for (size_t i = 0; i < n; i++) {
+        real kept = finish_row(core, out + i * C, s->sums + i * core->width, s->levels[i], s->totals[i]);
+        if (saved) saved[i] = kept;
+    }
+}
+
+// ---- threads
+
+typedef struct { // the scratch of all threads: a tile's for each, a head's for each
+    real *tiles, *heads;
+    size_t tile_numbers, head_numbers;
+    // Threads take whole heads, or else work together on one head after the other. Together they share the load better
+    // when heads are few; but that takes tiles enough, and backward forms its scores twice.
+    int together;
+} Work;
+
+static Work work_of(const Core *core, real *base, size_t head_numbers, size_t heads, size_t rows) {
+    size_t threads = omp_get_max_threads(), rounds = (heads + threads - 1) / threads;
+    size_t tiles = (rows + core->query_tile - 1) / core->query_tile;
+    Work work = {.tiles = base, .tile_numbers = scratch_numbers(core), .head_numbers = head_numbers};
+    work.heads = base + threads * work.tile_numbers;
+    work.together = 4 * rounds * threads > 5 * heads && tiles >= 2 * threads;
+    return work;
+}
+
+// `owner` is the thread that has the head: number 0 when all work on it together, and otherwise the loop inside a head
+// runs on one thread, which OpenMP numbers 0.
+static Scratch scratch_of(const Core *core, const Work *work, int owner) {
+    return scratch_at(core, work->tiles + (owner + omp_get_thread_num()) * work->tile_numbers);
+}
+
+// One head: its rows first .. first + n - 1, at q in qkv, join the memory and then look at it.
+static void attend_head(const Core *core, real *out, real *saved, const real *q, size_t first, size_t n, Memory *memory,
+                        const Work *work, int owner) {
+    size_t C = core->config->C, tile = core->query_tile, tiles = (n + tile - 1) / tile;
+    (void)work; // without OpenMP
+#pragma omp parallel for if (work->together)
+    for (size_t t = 0; t < tiles; t++) {
+        Scratch s = scratch_of(core, work, owner);
+        const real *k = q + t * tile * 3 * C + C;
+        pack_memory(core, memory, first + t * tile, first + least(n, (t + 1) * tile), k, k + C, 3 * C, s.queries);
+    }
+    // The last tile looks at most keys; started first, it does not keep the others waiting at the end.
+#pragma omp parallel for schedule(dynamic) if (work->together)
+    for (size_t r = 0; r < tiles; r++) {
+        Scratch s = scratch_of(core, work, owner);
+        size_t t = tiles - 1 - r, row = t * tile;
+        attend(core, out + row * C, saved ? saved + row : NULL, q + row * 3 * C, first + row, least(tile, n - row),
+               memory, &s);
+    }
+}
+
+void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, real *base,
+                       const AttentionConfig *config) {
+    Core core = core_of(kernel, config);
+    size_t T = config->T, C = config->C, NH = config->NH, HS = config->HS, heads = config->B * NH;
+    Work work = work_of(&core, base, memory_numbers(&core, T), heads, T);
+#pragma omp parallel for schedule(dynamic) if (!work.together)
+    for (size_t bh = 0; bh < heads; bh++) {
+        size_t b = bh / NH, h = bh % NH;
+        int owner = omp_get_thread_num();
+        Memory memory = memory_at(&core, work.heads + owner * work.head_numbers, T);
+        attend_head(&core, out + b * T * C + h * HS, saved ? saved + bh * T : NULL, qkv + b * T * 3 * C + h * HS, 0, T,
+                    &memory, &work, owner);
+    }
+}
+
+void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int pos, int n, const real *qkv, real *base,
+                    const AttentionConfig *config) {
+    Core core = core_of(kernel, config);
+    size_t heads = config->NH, HS = config->HS, head_cache = memory_numbers(&core, config->max_T);
+    Work work = work_of(&core, base, 0, heads, n);
+#pragma omp parallel for schedule(dynamic) if (!work.together)
+    for (size_t h = 0; h < heads; h++) {
+        Memory memory = memory_at(&core, cache + h * head_cache, config->max_T);
+        attend_head(&core, out + h * HS, NULL, qkv + h * HS, pos, n, &memory, &work, omp_get_thread_num());
+    }
+}
+
+// ---- backward
+
+// Packs rows first .. last - 1 of a head: q is at row 0 of the head in qkv, out and dout at row 0 of the head in those.
+static void pack_head(const Core *core, Head *head, size_t first, size_t last, const real *q, const real *out,
+                      const real *dout, real *row) {
+    size_t C = core->config->C, width = core->width;
+    for (size_t t = first; t < last; t++) {
+        const real *k = q + t * 3 * C + C, *v = k + C;
+        real *key = head->keys + t * width, *dout_row = head->douts + t * width;
+        head->query_factors[t] = pack_scaled(core, head->queries + t * width, &head->query_norms[t], k - C, 1);
+        head->key_factors[t] = pack_scaled(core, key, &head->key_norms[t], k, 0);
+        put_in_panel(core, head->key_panels, t, key);
+        pack_row(core, row, v);
+        put_in_panel(core, head->value_panels, t, row);
+        pack_row(core, dout_row, dout + t * C);
+        head->output_dots[t] = dot(dout_row, out + t * C, core->config->HS);
+        head->query_pulls[t] = 0;
+    }
+    memset(head->dqueries + first * width, 0, (last - first) * width * sizeof *head->dqueries);
+}
+
+// Turns a row's scores into weights and its `slopes`, the gradients of the weights, into gradients of the scores.
+static void differentiate_row(const Core *core, real *scores, real *slopes, int n, real saved, real output_dot) {
+    if (core->kernel->normalizer == NORMALIZER_SOFTMAX) {
+#pragma omp simd
+        for (int j = 0; j < n; j++) {
+            scores[j] = real_exp(scores[j] - saved);
+            slopes[j] = limited(scores[j] * (slopes[j] - output_dot), LARGEST_SLOPE);
+        }
+    } else {
+        real inverse = 1 / saved;
+        for (int j = 0; j < n; j++) {
+            scores[j] *= inverse;
+            slopes[j] = limited((slopes[j] - output_dot) * inverse, LARGEST_SLOPE);
+        }
+    }
+}
+
+// `to` += strength (toward - from)
+static void pull_row(real *to, real strength, const real *toward, const real *from, size_t width) {
+    for (size_t d = 0; d < width; d++) to[d] += strength * (toward[d] - from[d]);
+}
+
+typedef struct {       // one tile in backward: which rows, and where their gradients go
+    size_t query, key; // the first of each
+    Tile tile;
+    int wants_queries, wants_keys;
+} Pair;
+
+// A pair's pull acts along k - q. Summed as pull k and pull q apart, near pairs would cancel; those get the difference
+// itself. `i` is the query's row in the tile.
+static void apply_pulls(const Core *core, Head *head, Scratch *s, const Pair *pair, int i, int n) {
+    size_t width = core->width, query = pair->query + i;
+    real *slopes = s->slopes + i * pair->tile.stride, *distances = s->distances + i * pair->tile.stride, sum = 0;
+    const real *key_norms = head->key_norms + pair->key;
+    real norm = head->query_norms[query];
+    for (int j = 0; j < n; j++) {
+        if (distances[j] < NEAR * (norm + key_norms[j])) {
+            const real *q = head->queries + query * width, *k = head->keys + (pair->key + j) * width;
+            if (pair->wants_queries) pull_row(head->dqueries + query * width, s->pulls[j], k, q, width);
+            if (pair->wants_keys) pull_row(s->dkeys + j * width, s->pulls[j], q, k, width);
+            s->pulls[j] = 0;
+        }
+    }
+#pragma omp simd reduction(+ : sum)
+    for (int j = 0; j < n; j++) {
+        slopes[j] += s->pulls[j];
+        s->key_pulls[j] += s->pulls[j];
+        sum += s->pulls[j];
+    }
+    if (pair->wants_queries) head->query_pulls[query] += sum;
+}
+
+// The weights of a tile to s->scores, the gradients of its dot products to s->slopes.
+static void differentiate_tile(const Core *core, Head *head, Scratch *s, const Pair *pair) {
+    const Tile *tile = &pair->tile;
+    size_t width = core->width;
+    score_tile(core, s, tile, head->queries + pair->query * width, head->query_norms + pair->query,
+               head->key_panels + pair->key * width, head->key_norms + pair->key);
+    tile_scores(s->slopes, head->douts + pair->query * width, head->value_panels + pair->key * width, tile);
+    for (int i = 0; i < tile->queries; i++) {
+        size_t at = i * tile->stride;
+        int n = tile_visible(tile, i);
+        differentiate_row(core, s->scores + at, s->slopes + at, n, head->saved[pair->query + i],
+                          head->output_dots[pair->query + i]);
+        if (core->kernel->slopes) {
+            core->kernel->slopes(s->slopes + at, s->pulls, s->dots + at, s->distances + at, n, core->config);
+            apply_pulls(core, head, s, pair, i, n);
+        }
+        for (int j = n; j < tile->keys; j++) s->scores[at + j] = s->slopes[at + j] = 0;
+    }
+}
+
+static void backward_pair(const Core *core, Head *head, Scratch *s, const Pair *pair) {
+    size_t width = core->width;
+    differentiate_tile(core, head, s, pair);
+    if (pair->wants_queries) {
+        tile_gather(head->dqueries + pair->query * width, s->slopes, head->keys + pair->key * width, &pair->tile);
+    }
+    if (pair->wants_keys) {
+        tile_scatter(s->dkeys, s->slopes, head->queries + pair->query * width, &pair->tile);
+        tile_scatter(s->dvalues, s->scores, head->douts + pair->query * width, &pair->tile);
+    }
+}
+
+static Pair pair_of(const Core *core, size_t query, size_t key, int wants_queries, int wants_keys) {
+    size_t T = core->config->T, queries = least(core->query_tile, T - query);
+    size_t keys = least(core->key_tile, query + queries - key); // no query of the tile sees more
+    return (Pair){.query = query,
+                  .key = key,
+                  .tile = tile_of(core, query, queries, key, keys),
+                  .wants_queries = wants_queries,
+                  .wants_keys = wants_keys};
+}
+
+// The gradients of one tile of keys and values from all queries that see them; on the way, when wanted, the queries'.
+static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, int wants_queries, real *dq) {
+    size_t T = core->config->T, C = core->config->C, width = core->width, keys = least(core->key_tile, T - key);
+    memset(s->dkeys, 0, keys * width * sizeof *s->dkeys);
+    memset(s->dvalues, 0, keys * width * sizeof *s->dvalues);
+    memset(s->key_pulls, 0, keys * sizeof *s->key_pulls);
+    for (size_t query = key / core->query_tile * core->query_tile; query < T; query += core->query_tile) {
+        Pair pair = pair_of(core, query, key, wants_queries, 1);
+        backward_pair(core, head, s, &pair);
+    }
+    for (size_t j = 0; j < keys; j++) {
+        real *dk = dq + (key + j) * 3 * C + C, *dv = dk + C;
+        unpack_gradient(core, dk, s->dkeys + j * width, head->keys + (key + j) * width, s->key_pulls[j],
+                        head->key_factors[key + j]);
+        memcpy(dv, s->dvalues + j * width, core->config->HS * sizeof *dv);
+    }
+}
+
+// The gradients of one tile of queries from all keys that they see.
+static void backward_queries(const Core *core, Head *head, Scratch *s, size_t query) {
+    size_t last = least(core->config->T, query + core->query_tile);
+    for (size_t key = 0; key < last; key += core->key_tile) {
+        Pair pair = pair_of(core, query, key, 1, 0);
+        backward_pair(core, head, s, &pair);
+    }
+}
+
+static void unpack_queries(const Core *core, Head *head, size_t first, size_t last, real *dq) {
+    size_t width = core->width;
+    for (size_t t = first; t < last; t++) {
+        unpack_gradient(core, dq + t * 3 * core->config->C, head->dqueries + t * width, head->queries + t * width,
+                        head->query_pulls[t], head->query_factors[t]);
+    }
+}
+
+// One head; q and dq are at its first row in qkv and dqkv, out and dout at its first row in those.
+static void backward_head(const Core *core, real *dq, const real *dout, const real *q, const real *out, Head *head,
+                          const Work *work, int owner) {
+    size_t T = core->config->T, tile = core->query_tile;
+#pragma omp parallel for if (work->together)
+    for (size_t t = 0; t < T; t += tile) {
+        Scratch s = scratch_of(core, work, owner);
+        pack_head(core, head, t, least(T, t + tile), q, out, dout, s.queries);
+    }
+    if (work->together) {
+#pragma omp parallel for schedule(dynamic)
+        for (size_t r = 0; r < (T + tile - 1) / tile; r++) {
+            Scratch s = scratch_of(core, work, owner);
+            backward_queries(core, head, &s, ((T - 1) / tile - r) * tile); // the last sees most keys and starts first
+        }
+    }
+#pragma omp parallel for schedule(dynamic) if (work->together)
+    for (size_t key = 0; key < T; key += core->key_tile) {
+        Scratch s = scratch_of(core, work, owner);
+        backward_keys(core, head, &s, key, !work->together, dq);
+    }
+    unpack_queries(core, head, 0, T, dq);
+}
+
+void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, const real *dout, const real *qkv, const real *out,
+                        const real *saved, real *base, const AttentionConfig *config) {
+    Core core = core_of(kernel, config);
+    size_t T = config->T, C = config->C, NH = config->NH, heads = config->B * NH;
+    Work work = work_of(&core, base, head_numbers(&core, T), heads, T);
+#pragma omp parallel for schedule(dynamic) if (!work.together)
+    for (size_t bh = 0; bh < heads; bh++) {
+        size_t row = bh / NH * T, column = bh % NH * config->HS;
+        int owner = omp_get_thread_num();
+        Head head = head_at(&core, work.heads + owner * work.head_numbers, T, saved + bh * T);
+        backward_head(&core, dqkv + row * 3 * C + column, dout + row * C + column, qkv + row * 3 * C + column,
+                      out + row * C + column, &head, &work, owner);
+    }
+}

@@ -1,0 +1,57 @@
+// The one tiled core of the quadratic attentions: every query looks at every key up to its own position, in tiles, so
+// that memory grows with T and never with T^2. A mechanism gives the score of a pair; how the scores of a row become
+// weights is one of two rules:
+//
+//   NORMALIZER_SOFTMAX   weight = exp(score - log-sum-exp of the row); a running maximum keeps it in range
+//   NORMALIZER_KERNEL    weight = score / (sum of the row + delta), for scores that are never negative
+//
+// One number per row is kept for backward: the log-sum-exp, or the sum + delta.
+//
+// The range of what comes in is limited, so that no finite input gives a NaN: numbers of q, k, v and dout beyond
+// LARGEST_INPUT count as that, and scores and their derivatives stop at limits of their own. No model comes near. NaN
+// stays NaN and infinity becomes NaN, so that what went wrong before attention is seen after it.
+//
+// The same bits come out for any number of threads: each row's sums run over the tiles in one order, by one thread.
+#ifndef ATTENTION_QUADRATIC_H
+#define ATTENTION_QUADRATIC_H
+
+#include "attention.h"
+
+#define LARGEST_INPUT ((real)1e15)
+#define LARGEST_SCORE ((real)1e30)
+#define LARGEST_SLOPE ((real)1e16)
+
+typedef struct {
+    int scaled;      // q is divided by sqrt(HS)
+    int unit_length; // q and k are divided by their norms (by 1e-12 where the norm is less)
+    int normalizer;  // Normalizer
+    // The score f(dot, distance) of a query with n keys, dot = <q,k>, distance = |q-k|^2, at most LARGEST_SCORE.
+    // NULL: the score is dot.
+    void (*scores)(real *score, const real *dot, const real *distance, int n, const AttentionConfig *config);
+    // Backward through f: `slope` holds dL/dscore and becomes dL/ddot; `pull` receives -2 dL/ddistance, the strength
+    // with which a pair is drawn together: dq = slope k + pull (k - q), dk = slope q + pull (q - k). Both are limited
+    // to LARGEST_SLOPE.
+    void (*slopes)(real *slope, real *pull, const real *dot, const real *distance, int n,
+                   const AttentionConfig *config);
+} QuadraticKernel;
+
+// x, brought into -limit .. limit; NaN stays NaN.
+static inline real limited(real x, real limit) {
+    real below = x > limit ? limit : x;
+    return below < -limit ? -limit : below;
+}
+
+size_t quadratic_saved_size(const AttentionConfig *config);
+size_t quadratic_work_size(const AttentionConfig *config);
+size_t quadratic_cache_size(const AttentionConfig *config);
+double quadratic_flops(const AttentionConfig *config); // of the matrix products, as is the custom
+
+// config->chunk sets the rows of a tile (0: the size that measured best); the tests use it.
+void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, real *work,
+                       const AttentionConfig *config);
+void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, const real *dout, const real *qkv, const real *out,
+                        const real *saved, real *work, const AttentionConfig *config);
+void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int pos, int n, const real *qkv, real *work,
+                    const AttentionConfig *config);
+
+#endif
