@@ -9,7 +9,9 @@
 
 // clang-format off
 #define MECHANISMS(X) \
-    X(softmax)
+    X(softmax) \
+    X(yat) \
+    X(yat_spherical)
 // clang-format on
 
 #define DECLARE(name) extern const Attention attention_##name;

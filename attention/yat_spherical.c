@@ -1,0 +1,54 @@
+// Spherical yat: the kernel of unit vectors, K = x^2 / (2 + eps - 2x) with x the cosine of q and k, normalised by its row's
+// sum, o = sum K v / (sum K + delta) (MATH: 2.3).
+#include "yat.h"
+
+#include <stdio.h>
+
+static const QuadraticKernel kernel = {
+    .unit_length = 1, .normalizer = NORMALIZER_KERNEL, .scores = yat_scores, .slopes = yat_slopes};
+
+static void defaults(AttentionConfig *config) {
+    config->eps = 1e-3f;
+    config->delta = 1e-6f;
+}
+
+// The published kernel clamps its denominator at 1e-6. Formed as |q-k|^2 + eps it never gets there with eps above.
+static int check(const AttentionConfig *config, char *why, size_t size) {
+    if (config->eps >= 1e-6f && config->delta > 0) return 0;
+    snprintf(why, size, "eps is %g and delta is %g; eps must be at least 1e-6 and delta above 0", config->eps,
+             config->delta);
+    return -1;
+}
+
+static void forward(real *out, real *saved, const real *qkv, const real *constants, real *work,
+                    const AttentionConfig *config) {
+    (void)constants;
+    quadratic_forward(&kernel, out, saved, qkv, work, config);
+}
+
+static void backward(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,
+                     const real *constants, real *work, const AttentionConfig *config) {
+    (void)constants;
+    quadratic_backward(&kernel, dqkv, dout, qkv, out, saved, work, config);
+}
+
+static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,
+                 const AttentionConfig *config) {
+    (void)constants;
+    quadratic_step(&kernel, out, cache, pos, n, qkv, work, config);
+}
+
+const Attention attention_yat_spherical = {
+    .name = "yat-spherical",
+    .summary = "the exact kernel of unit vectors, x^2 / (2 + eps - 2x)",
+    .uses = USES_EPS | USES_DELTA,
+    .defaults = defaults,
+    .check = check,
+    .saved_size = quadratic_saved_size,
+    .work_size = quadratic_work_size,
+    .cache_size = quadratic_cache_size,
+    .forward = forward,
+    .backward = backward,
+    .step = step,
+    .flops = quadratic_flops,
+};
