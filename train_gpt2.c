@@ -342,7 +342,7 @@ typedef struct {
     double *losses; // (N)
 
     Arena weight_arena, gradient_arena, moment_arena, constant_arena, activation_arena, scratch_arena;
-    int trains; // gradients, moments and backward's scratch exist
+    int trains; // gradients, moments and activations exist
 
     int64_t step;      // of the optimiser, from 0
     int64_t first_row; // of the micro-batch at hand within the step's batch
@@ -407,9 +407,7 @@ static void plan_activations(GPT2 *model) {
 static void plan_scratch(GPT2 *model) {
     size_t N = (size_t)model->attention_config.B * (size_t)model->attention_config.T, C = (size_t)model->config.C;
     Arena *arena = &model->scratch_arena;
-    arena_plan(arena, &model->attention_work, model->attention->work_size(&model->attention_config));
     arena_plan(arena, &model->head_work, head_work(model->config.V));
-    if (!model->trains) return;
     arena_plan(arena, &model->layernorm_work, layernorm_work(N, C));
     arena_plan(arena, &model->back.dresidual, N * C);
     arena_plan(arena, &model->back.dhidden, N * C);
@@ -417,8 +415,8 @@ static void plan_scratch(GPT2 *model) {
     arena_plan(arena, &model->back.dbranch, model->dropout > 0 ? N * C : 0);
 }
 
-// Plans and allocates a model. attention_config.B and .T are the most rows and tokens per row of any forward pass;
-// with `trains` 0 only what the forward pass needs is allocated.
+// Plans and allocates a model. attention_config.B and .T are the most rows and tokens per row of any forward pass; with
+// `trains` 0 there are only weights and the attention's scratch, for decoding.
 static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *attention,
                         const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains) {
     *model = (GPT2){.config = *config, .attention = attention, .attention_config = *attention_config,
@@ -430,8 +428,8 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
     attention_constants(attention, attention_config, list, &constant_count);
     plan_parameters(model);
-    plan_activations(model);
-    plan_scratch(model);
+    arena_plan(&model->scratch_arena, &model->attention_work, attention->work_size(attention_config));
+    if (trains) plan_activations(model), plan_scratch(model);
     model->constants = memory_allocate_zeroed((size_t)config->L, sizeof(real *), "the list of constants");
     for (int l = 0; l < config->L; l++) arena_plan(&model->constant_arena, &model->constants[l], constant_count);
     model->losses = memory_allocate(N, sizeof(double), "the losses");

@@ -77,8 +77,8 @@ typedef struct {
     void (*backward)(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,
                      const real *constants, real *work, const AttentionConfig *);
     // Decoding of one sequence: positions pos .. pos+n-1, qkv (n,3C) -> out (n,C). n > 1: prefill; n == 1: decode.
-    // A cache starts as zeros; pos == 0 starts a new sequence whatever the cache holds. B and T of the config are not
-    // looked at; pos + n <= max_T for mechanisms with a cache of max_T rows.
+    // A cache starts as zeros; pos == 0 starts a new sequence whatever the cache holds. n is at most the config's T (so
+    // that work_size covers it), B is not looked at; pos + n <= max_T for mechanisms with a cache of max_T rows.
     void (*step)(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,
                  const AttentionConfig *);
     double (*flops)(const AttentionConfig *); // floating-point operations of the forward pass per token, all heads

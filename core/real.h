@@ -8,6 +8,7 @@
 #ifdef REAL_IS_DOUBLE
 typedef double real;
 #define real_gemm cblas_dgemm
+#define real_gemv cblas_dgemv
 #define real_exp  exp
 #define real_tanh tanh
 #define real_sqrt sqrt
@@ -20,6 +21,7 @@ typedef double real;
 #else
 typedef float real;
 #define real_gemm cblas_sgemm
+#define real_gemv cblas_sgemv
 #define real_exp  expf
 #define real_tanh tanhf
 #define real_sqrt sqrtf
