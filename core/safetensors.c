@@ -12,9 +12,10 @@
 #endif
 
 enum {
-    LENGTH_BYTES = 8,        // the header's length stands before the header
-    DATA_ALIGNMENT = 64,     // of the first tensor in files written here
-    CONVERT_BLOCK = 1 << 18, // numbers that a thread converts at a time
+    LENGTH_BYTES = 8,         // the header's length stands before the header
+    DATA_ALIGNMENT = 64,      // of the first tensor in files written here
+    CONVERT_BLOCK = 1 << 18,  // numbers that a thread converts at a time
+    PARALLEL_BYTES = 1 << 22, // files below are checksummed before threads would have started
 };
 static const uint64_t HEADER_MAX = 100000000; // bytes; the limit of the format's reference implementation
 
@@ -364,7 +365,7 @@ int safetensors_has_checksums(const Safetensors *file) {
 
 int safetensors_verify(const Safetensors *file, Error *error) {
     int damaged = file->count; // the first one in the file's order, whatever order the threads work in
-#pragma omp parallel for schedule(dynamic) reduction(min : damaged)
+#pragma omp parallel for schedule(dynamic) reduction(min : damaged) if (file->file.size > PARALLEL_BYTES)
     for (int i = 0; i < file->count; i++) {
         const char *expected = stored_checksum(file, &file->tensors[i]);
         if (!expected) continue;
@@ -386,9 +387,9 @@ uint64_t safetensors_header_checksum(const Safetensors *file) {
 
 // ---- writing
 
-static json_t *build_metadata(const Tensor *tensors, int count, const json_t *given) {
+static json_t *build_metadata(const Tensor *tensors, int count, uint64_t bytes, const json_t *given) {
     uint64_t *checksums = memory_allocate((size_t)count, sizeof *checksums, "checksums");
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (bytes > PARALLEL_BYTES)
     for (int i = 0; i < count; i++) checksums[i] = tensor_checksum(&tensors[i]);
 
     json_t *metadata = json_pack("{s:s}", "format", "pt"); // transformers insists on this entry
@@ -404,10 +405,10 @@ static json_t *build_metadata(const Tensor *tensors, int count, const json_t *gi
 
 // The header as text, padded with spaces so that the tensors start at a multiple of DATA_ALIGNMENT; free() it. NULL
 // when two tensors have the same name.
-static char *build_header(const Tensor *tensors, int count, const json_t *metadata, uint64_t *length) {
+static char *build_header(const Tensor *tensors, int count, uint64_t bytes, const json_t *metadata, uint64_t *length) {
     json_t *header = json_object();
     uint64_t offset = 0;
-    json_object_set_new(header, "__metadata__", build_metadata(tensors, count, metadata));
+    json_object_set_new(header, "__metadata__", build_metadata(tensors, count, bytes, metadata));
     for (int i = 0; i < count; i++) {
         const Tensor *tensor = &tensors[i];
         uint64_t end = offset + tensor_bytes(tensor);
@@ -437,7 +438,7 @@ int safetensors_write(const char *path, const Tensor *tensors, int count, const 
             return error_set(error, "%.500s: cannot save a tensor with a name of more than %d bytes: %.60s...", path,
                              SAFETENSORS_NAME_MAX, tensors[i].name);
     }
-    char *header = build_header(tensors, count, metadata, &length);
+    char *header = build_header(tensors, count, total, metadata, &length);
     if (!header) return error_set(error, "%.700s: cannot save: two tensors have the same name", path);
 
     FileWriter writer;

@@ -10,7 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char test_directory[256]; // absolute
+static char test_directory[256];   // absolute
+static pid_t test_directory_owner; // children that end with exit() leave it alone
 
 static inline int test_remove_entry(const char *path, const struct stat *status, int kind, struct FTW *where) {
     (void)status, (void)kind, (void)where;
@@ -22,7 +23,7 @@ static inline void test_remove(const char *path) {
 }
 
 static inline void test_directory_remove(void) {
-    test_remove(test_directory);
+    if (getpid() == test_directory_owner) test_remove(test_directory);
 }
 
 // Makes the directory; it is removed when the process ends.
@@ -30,6 +31,7 @@ static inline void test_directory_make(void) {
     const char *parent = getenv("TMPDIR");
     snprintf(test_directory, sizeof test_directory, "%.200s/slay_test_XXXXXX", parent ? parent : "/tmp");
     if (!mkdtemp(test_directory)) perror(test_directory), exit(1);
+    test_directory_owner = getpid();
     atexit(test_directory_remove);
 }
 

@@ -258,6 +258,29 @@ static void test_damage(void) {
     free(good);
 }
 
+// A file large enough to be checksummed by several threads: the first of two damaged tensors is the one named.
+static void test_damage_in_a_large_file(void) {
+    enum { COUNT = 9, ELEMENTS = 1 << 18 };
+    const char *path = test_path("large.safetensors");
+    char names[COUNT][16];
+    float *numbers = calloc(ELEMENTS, sizeof *numbers);
+    Tensor tensors[COUNT];
+    Safetensors file;
+    Error error = {""};
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(names[i], sizeof names[i], "t%d", i);
+        tensors[i] = (Tensor){names[i], DTYPE_F32, 1, {ELEMENTS}, numbers};
+    }
+    CHECK(safetensors_write(path, tensors, COUNT, NULL, &error) == 0);
+    CHECK(safetensors_open(&file, path, &error) == 0 && safetensors_verify(&file, &error) == 0);
+    for (int i = 7; i >= 3; i -= 4)
+        test_flip_bit(path, (size_t)((const unsigned char *)file.tensors[i].data - file.file.data) + 77, 5);
+    CHECK(safetensors_verify(&file, &error) == -1);
+    CHECK_CONTAINS(error.text, "tensor t3:");
+    safetensors_close(&file);
+    free(numbers);
+}
+
 // ---- conversion
 
 static float convert_one(Dtype dtype, const void *bytes) {
@@ -330,6 +353,7 @@ int main(void) {
     RUN(test_other_files);
     RUN(test_no_regular_file);
     RUN(test_damage);
+    RUN(test_damage_in_a_large_file);
     RUN(test_conversion);
     RUN(test_conversion_of_many);
     RUN(test_finite_check);
