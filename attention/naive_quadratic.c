@@ -71,7 +71,7 @@ void naive_yat_spherical(double *o, const double *q, const double *k, const doub
         for (int j = 0; j <= i; j++) {
             double k_norm = fmax(sqrt(dot(k + j * HS, k + j * HS, HS)), 1e-12);
             double x = dot(q + i * HS, k + j * HS, HS) / q_norm / k_norm;
-            weight[j] = x * x / fmax(2 + config->eps - 2 * x, 1e-6);
+            weight[j] = x * x / fmax(2 + (double)config->eps - 2 * x, 1e-6);
         }
         average(o + i * HS, weight, v, i + 1, config->delta, HS);
     }

@@ -1,0 +1,205 @@
+// The quadratic attentions in double precision: backward against finite differences, forward against the naive twins.
+#include "attention.h"
+#include "naive.h"
+#include "../core/memory.h"
+#include "../core/random.h"
+#include "../core/test.h"
+
+#include <stdlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+typedef struct {
+    const char *name;
+    int normalizer;
+    float eps;
+    NaiveAttention *naive;
+} Variant;
+
+static const Variant variants[] = {
+    {"softmax", 0, 0, naive_softmax},
+    {"yat", NORMALIZER_KERNEL, 1e-3f, naive_yat},
+    {"yat", NORMALIZER_SOFTMAX, 1e-3f, naive_yat},
+    {"yat", NORMALIZER_KERNEL, 1e-1f, naive_yat},
+    {"yat-spherical", 0, 1e-3f, naive_yat_spherical},
+    {"yat-spherical", 0, 1e-2f, naive_yat_spherical},
+};
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+typedef struct {
+    const Attention *attention;
+    AttentionConfig config;
+    size_t numbers; // of out; qkv has three times as many
+    real *qkv, *dqkv, *out, *dout, *saved, *work;
+} Case;
+
+static real *allocate(size_t n) {
+    return memory_allocate_zeroed(n, sizeof(real), "test buffer");
+}
+
+// Every fourth key lies near its own query, as pairs do that a kernel has learnt to match.
+static void fill_inputs(Case *c) {
+    size_t C = c->config.C;
+    for (size_t i = 0; i < 3 * c->numbers; i++) c->qkv[i] = random_normal(1, i);
+    for (size_t i = 0; i < c->numbers; i++) c->dout[i] = random_normal(2, i);
+    for (size_t row = 0; row < c->numbers / C; row += 4) {
+        real *q = c->qkv + row * 3 * C, *k = q + C;
+        for (size_t d = 0; d < C; d++) k[d] = 0.9 * q[d] + 0.2 * k[d];
+    }
+}
+
+static Case make_case(const Variant *variant, int B, int T, int NH, int HS, int tile) {
+    Case c = {.attention = attention_find(variant->name),
+              .config = {.B = B,
+                         .T = T,
+                         .C = NH * HS,
+                         .NH = NH,
+                         .HS = HS,
+                         .max_T = T,
+                         .delta = 1e-6f,
+                         .eps = variant->eps,
+                         .normalizer = variant->normalizer,
+                         .chunk = tile}};
+    c.numbers = (size_t)B * T * NH * HS;
+    c.qkv = allocate(3 * c.numbers);
+    c.dqkv = allocate(3 * c.numbers);
+    c.out = allocate(c.numbers);
+    c.dout = allocate(c.numbers);
+    c.saved = allocate(c.attention->saved_size(&c.config));
+    c.work = allocate(c.attention->work_size(&c.config));
+    fill_inputs(&c);
+    return c;
+}
+
+static void free_case(Case *c) {
+    real *all[] = {c->qkv, c->dqkv, c->out, c->dout, c->saved, c->work};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+static double loss(Case *c) {
+    double sum = 0;
+    c->attention->forward(c->out, NULL, c->qkv, NULL, c->work, &c->config);
+    for (size_t i = 0; i < c->numbers; i++) sum += c->out[i] * c->dout[i];
+    return sum;
+}
+
+static double loss_moved(Case *c, size_t i, double by) {
+    real old = c->qkv[i];
+    c->qkv[i] = old + by;
+    double moved = loss(c);
+    c->qkv[i] = old;
+    return moved;
+}
+
+// Fourth-order central differences at every `every`-th input.
+static void check_gradient(Case *c, size_t every) {
+    double h = 1e-4;
+    c->attention->forward(c->out, c->saved, c->qkv, NULL, c->work, &c->config);
+    for (size_t i = 0; i < 3 * c->numbers; i++) c->dqkv[i] = 12345; // backward overwrites
+    c->attention->backward(c->dqkv, c->dout, c->qkv, c->out, c->saved, NULL, c->work, &c->config);
+    for (size_t i = 0; i < 3 * c->numbers; i += every) {
+        double near = loss_moved(c, i, h) - loss_moved(c, i, -h);
+        double far = loss_moved(c, i, 2 * h) - loss_moved(c, i, -2 * h);
+        double expected = (8 * near - far) / (12 * h);
+        CHECK_CLOSE(c->dqkv[i], expected, 1e-7 * fmax(1, fabs(expected)));
+    }
+}
+
+static void gradients_match_finite_differences(void) {
+    static const int sizes[][5] = {// B, T, NH, HS, tile
+                                   {2, 17, 3, 8, 0},
+                                   {1, 1, 1, 16, 0},
+                                   {1, 40, 1, 5, 7},
+                                   {1, 65, 2, 32, 16}};
+    for (int v = 0; v < VARIANTS; v++) {
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+            Case c = make_case(&variants[v], sizes[s][0], sizes[s][1], sizes[s][2], sizes[s][3], sizes[s][4]);
+            check_gradient(&c, s < 2 ? 3 : 37);
+            free_case(&c);
+        }
+    }
+}
+
+// A key equal to its query: the distance is 0, the score |q|^4 / eps.
+static void gradients_where_q_equals_k(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], 1, 6, 1, 8, 0);
+        if (variants[v].normalizer == NORMALIZER_KERNEL) {
+            for (int d = 0; d < 8; d++) c.qkv[4 * 24 + 8 + d] = c.qkv[4 * 24 + d] = 0.3 * (d - 3);
+        }
+        double h = c.config.eps > 0 ? 1e-3 * sqrt(c.config.eps) : 1e-4;
+        c.attention->forward(c.out, c.saved, c.qkv, NULL, c.work, &c.config);
+        c.attention->backward(c.dqkv, c.dout, c.qkv, c.out, c.saved, NULL, c.work, &c.config);
+        for (size_t i = 4 * 24; i < 4 * 24 + 16; i++) {
+            double expected = (loss_moved(&c, i, h) - loss_moved(&c, i, -h)) / (2 * h);
+            CHECK_CLOSE(c.dqkv[i], expected, 2e-5 * fmax(1, fabs(expected)));
+        }
+        free_case(&c);
+    }
+}
+
+// All threads on one head after the other (few heads, many tiles) and each thread on its own heads: the same bits.
+static void gradients_do_not_depend_on_threads(void) {
+#ifdef _OPENMP
+    int threads[] = {1, 2, 7};
+    for (int v = 0; v < VARIANTS; v++) {
+        real *expected = allocate(3 * 3 * 200 * 8);
+        for (int t = 0; t < 3; t++) {
+            omp_set_num_threads(threads[t]);
+            Case c = make_case(&variants[v], 1, 200, 3, 8, 9);
+            c.attention->forward(c.out, c.saved, c.qkv, NULL, c.work, &c.config);
+            c.attention->backward(c.dqkv, c.dout, c.qkv, c.out, c.saved, NULL, c.work, &c.config);
+            if (t == 0) memcpy(expected, c.dqkv, 3 * c.numbers * sizeof(real));
+            CHECK(memcmp(expected, c.dqkv, 3 * c.numbers * sizeof(real)) == 0);
+            free_case(&c);
+        }
+        free(expected);
+    }
+    omp_set_num_threads(1);
+#endif
+}
+
+static void copy_head(double *to, const real *from, int T, int stride, int HS) {
+    for (int t = 0; t < T; t++) {
+        for (int d = 0; d < HS; d++) to[t * HS + d] = from[t * stride + d];
+    }
+}
+
+static void check_against_naive(Case *c, NaiveAttention *naive) {
+    int T = c->config.T, C = c->config.C, HS = c->config.HS;
+    size_t n = (size_t)T * HS;
+    double *q = memory_allocate(4 * n, sizeof *q, "head"), *k = q + n, *v = k + n, *o = v + n;
+    c->attention->forward(c->out, NULL, c->qkv, NULL, c->work, &c->config);
+    for (int bh = 0; bh < c->config.B * c->config.NH; bh++) {
+        int row = bh / c->config.NH * T, column = bh % c->config.NH * HS;
+        const real *head = c->qkv + (size_t)row * 3 * C + column;
+        copy_head(q, head, T, 3 * C, HS);
+        copy_head(k, head + C, T, 3 * C, HS);
+        copy_head(v, head + 2 * C, T, 3 * C, HS);
+        naive(o, q, k, v, NULL, bh % c->config.NH, T, &c->config);
+        for (size_t i = 0; i < n; i++) CHECK_CLOSE(c->out[(row + i / HS) * C + column + i % HS], o[i], 1e-11);
+    }
+    free(q);
+}
+
+static void forward_matches_the_naive_twins(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        Case small = make_case(&variants[v], 2, 130, 3, 20, 0), one = make_case(&variants[v], 3, 1, 1, 64, 0);
+        check_against_naive(&small, variants[v].naive);
+        check_against_naive(&one, variants[v].naive);
+        free_case(&small);
+        free_case(&one);
+    }
+}
+
+int main(void) {
+#ifdef _OPENMP
+    omp_set_num_threads(1); // thousands of tiny calls; the number of threads has a test of its own
+#endif
+    RUN(gradients_match_finite_differences);
+    RUN(gradients_where_q_equals_k);
+    RUN(gradients_do_not_depend_on_threads);
+    RUN(forward_matches_the_naive_twins);
+    return test_summary();
+}
