@@ -1,0 +1,769 @@
+/*
+Tests of the whole model. The Makefile builds this file twice:
+
+  build/test_gpt2            float, as it ships: against PyTorch's numbers (dev/fixtures/gpt2_steps.safetensors)
+  build/test_gpt2_gradient   double: every layer and every attention's model against finite differences
+
+What must hold in either precision is tested in both. Run from the project's root.
+*/
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wunused-function" // the files' part of the model is tested through the programs
+#endif
+#define GPT2_MODEL_ONLY
+#include "train_gpt2.c"
+
+#include "core/test.h"
+
+// The rounding error of one operation, for bounds that hold in both builds.
+#ifdef REAL_IS_DOUBLE
+static const double ROUNDING = 2.3e-16;
+#else
+static const double ROUNDING = 1.2e-7;
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Helpers
+
+static uint64_t streams_used;
+
+// `count` normal numbers, other ones with every call.
+static real *random_numbers(size_t count, double scale) {
+    real *numbers = memory_allocate(count, sizeof(real), "test numbers");
+    random_fill_normal(numbers, count, random_key(1, "test numbers", streams_used++), scale);
+    return numbers;
+}
+
+static int *random_tokens(size_t count, int vocabulary) {
+    int *tokens = memory_allocate(count, sizeof(int), "test tokens");
+    uint64_t key = random_key(2, "test tokens", streams_used++);
+    for (size_t i = 0; i < count; i++) tokens[i] = (int)random_below(key, i, (uint64_t)vocabulary);
+    return tokens;
+}
+
+static real *copy_of(const real *numbers, size_t count) {
+    return memcpy(memory_allocate(count, sizeof(real), "a copy"), numbers, count * sizeof(real));
+}
+
+// Fills a result with numbers that no test can overlook when the code fails to overwrite them.
+static real *unset_numbers(size_t count) {
+    real *numbers = memory_allocate(count, sizeof(real), "test results");
+    for (size_t i = 0; i < count; i++) numbers[i] = (real)NAN;
+    return numbers;
+}
+
+static double largest(const real *x, size_t count) {
+    double most = 0;
+    for (size_t i = 0; i < count; i++) most = fmax(most, fabs((double)x[i]));
+    return most;
+}
+
+// The largest difference as a share of the expected tensor's largest number; infinite when anything is not finite.
+static double worst_difference(const real *found, const real *expected, size_t count) {
+    double worst = 0, scale = fmax(largest(expected, count), 1e-30);
+    for (size_t i = 0; i < count; i++) {
+        double difference = fabs((double)found[i] - (double)expected[i]) / scale;
+        if (!isfinite(difference)) return INFINITY;
+        worst = fmax(worst, difference);
+    }
+    return worst;
+}
+
+static void check_equal_within(const char *what, const real *found, const real *expected, size_t count, double bound) {
+    double worst = worst_difference(found, expected, count);
+    if (worst <= bound) return;
+    CHECK(!"the tensors agree");
+    printf("    %s: differs by %.3g of its largest number %.3g, allowed %.3g\n", what, worst, largest(expected, count),
+           bound);
+}
+
+static void check_same_bits(const char *what, const real *found, const real *expected, size_t count) {
+    if (!memcmp(found, expected, count * sizeof(real))) return;
+    CHECK(!"the same bits");
+    printf("    %s: differs by %.3g of its largest number\n", what, worst_difference(found, expected, count));
+}
+
+static double dot(const real *a, const real *b, size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+// A model of the given attention with its default options, all weights drawn wide so that nothing is nearly linear.
+static const GPT2Config tiny = {.max_T = 12, .V = 19, .L = 2, .NH = 2, .C = 8};
+enum { TINY_B = 2, TINY_T = 9 };
+
+static void create_tiny(GPT2 *model, const Attention *attention, float dropout_share) {
+    Error error;
+    AttentionConfig config = {.B = 4, .T = tiny.max_T, .C = tiny.C, .NH = tiny.NH, .max_T = tiny.max_T, .seed = 5};
+    die_if(attention_configure(attention, &config, NULL, &error), &error);
+    gpt2_create(model, &tiny, attention, &config, dropout_share, 5, 1);
+    gpt2_initialize(model);
+    for (int i = 0; i < model->parameter_count; i++) {
+        Parameter *p = &model->parameters[i];
+        int is_scale = p->rank == 1 && strstr(p->name, ".weight") != NULL;
+        random_fill_normal(p->value, p->count, random_key(6, p->name, 0), is_scale ? 0.1 : 0.3);
+        for (size_t j = 0; is_scale && j < p->count; j++) p->value[j] += 1;
+    }
+}
+
+// All gradients of a model in one block, in the order of its parameters; free() it.
+static real *gradients_of(const GPT2 *model, size_t *count) {
+    *count = 0;
+    for (int i = 0; i < model->parameter_count; i++) *count += model->parameters[i].count;
+    real *all = memory_allocate(*count, sizeof(real), "the gradients"), *next = all;
+    for (int i = 0; i < model->parameter_count; next += model->parameters[i++].count)
+        memcpy(next, model->parameters[i].gradient, model->parameters[i].count * sizeof(real));
+    return all;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Finite differences (double only)
+
+#ifdef REAL_IS_DOUBLE
+
+typedef double (*LossFunction)(void *context);
+
+// The derivative of the loss along `direction` (NULL: along x[index]), from four values: the error is of order h^4.
+static double slope(LossFunction loss, void *context, real *x, const real *direction, size_t count, size_t index) {
+    static const double at[4] = {-2, -1, 1, 2}, share[4] = {1, -8, 8, -1};
+    const double h = 2e-4; // near-singular kernels (yat) bend sharply
+    real *saved = copy_of(x, count);
+    double sum = 0;
+    for (int i = 0; i < 4; i++) {
+        if (direction)
+            for (size_t j = 0; j < count; j++) x[j] = saved[j] + at[i] * h * direction[j];
+        else
+            x[index] = saved[index] + at[i] * h;
+        sum += share[i] * loss(context);
+        memcpy(x, saved, count * sizeof(real));
+    }
+    free(saved);
+    return sum / (12 * h);
+}
+
+// Compares dx, the gradient that the code found, with slopes: at up to 16 places and along one random direction, which
+// has a part in every place. Errors count as shares of the gradient's largest number.
+static void check_gradient(const char *what, LossFunction loss, void *context, real *x, const real *dx, size_t count,
+                           double bound) {
+    double scale = fmax(largest(dx, count), 1e-6), worst = 0;
+    uint64_t key = random_key(3, what, streams_used++);
+    for (size_t i = 0; i < (count < 16 ? count : 16); i++) {
+        size_t index = count <= 16 ? i : (size_t)random_below(key, i, count);
+        double error = fabs(slope(loss, context, x, NULL, count, index) - dx[index]) / scale;
+        worst = isfinite(error) ? fmax(worst, error) : INFINITY;
+    }
+    real *direction = random_numbers(count, 1 / sqrt((double)count));
+    double along = fabs(slope(loss, context, x, direction, count, 0) - dot(dx, direction, count)) / scale;
+    worst = isfinite(along) ? fmax(worst, along) : INFINITY;
+    free(direction);
+    if (worst <= bound) return;
+    CHECK(!"the gradient agrees with finite differences");
+    printf("    %s: off by %.3g of its largest number %.3g, allowed %.3g\n", what, worst, scale, bound);
+}
+
+// ---- each layer: the loss is the product of its output with fixed random numbers
+
+typedef struct {
+    int N, T, C, OC, V;
+    real *inp, *weight, *bias, *residual, *out, *probe; // probe: the gradient of the loss at the output
+    real *mean, *rstd, *work;
+    int *tokens;
+    double *losses;
+    real scale;
+} Layer;
+
+static double embedding_loss(void *context) {
+    Layer *l = context;
+    embedding_forward(l->out, l->tokens, l->weight, l->bias, l->N, l->T, l->C);
+    return dot(l->out, l->probe, (size_t)(l->N * l->C));
+}
+
+// weight is wte, bias is wpe; some tokens come more than once, and the last positions not at all.
+static void embedding(void) {
+    Layer l = {.N = 14, .T = 7, .C = 70, .V = 5};
+    size_t count = (size_t)(l.N * l.C), wte_count = (size_t)(l.V * l.C), wpe_count = (size_t)(10 * l.C);
+    l.weight = random_numbers(wte_count, 1), l.bias = random_numbers(wpe_count, 1);
+    l.probe = random_numbers(count, 1), l.out = unset_numbers(count), l.tokens = random_tokens((size_t)l.N, l.V);
+    real *before = random_numbers(wte_count, 1), *dwte = copy_of(before, wte_count);
+    real *dwpe = memory_allocate_zeroed(wpe_count, sizeof(real), "dwpe");
+    embedding_backward(dwte, dwpe, l.probe, l.tokens, l.N, l.T, l.C);
+    for (size_t i = 0; i < wte_count; i++) dwte[i] -= before[i]; // it adds to what the head left there
+    check_gradient("dwte", embedding_loss, &l, l.weight, dwte, wte_count, 1e-9);
+    check_gradient("dwpe", embedding_loss, &l, l.bias, dwpe, wpe_count, 1e-9);
+    free(l.weight), free(l.bias), free(l.probe), free(l.out), free(l.tokens), free(before), free(dwte), free(dwpe);
+}
+
+static double layernorm_loss(void *context) {
+    Layer *l = context;
+    layernorm_forward(l->out, l->mean, l->rstd, l->inp, l->weight, l->bias, l->N, l->C);
+    return dot(l->out, l->probe, (size_t)(l->N * l->C));
+}
+
+static void layernorm_sizes(int N, int C) {
+    Layer l = {.N = N, .C = C};
+    size_t count = (size_t)(N * C), columns = (size_t)C;
+    l.inp = random_numbers(count, 2), l.weight = random_numbers(columns, 1), l.bias = random_numbers(columns, 1);
+    l.probe = random_numbers(count, 1), l.out = unset_numbers(count);
+    l.mean = unset_numbers((size_t)N), l.rstd = unset_numbers((size_t)N),
+    l.work = unset_numbers(layernorm_work((size_t)N, columns));
+    real *before = random_numbers(count, 1), *dinp = copy_of(before, count);
+    real *dweight = unset_numbers(columns), *dbias = unset_numbers(columns);
+    layernorm_loss(&l);
+    layernorm_backward(dinp, dweight, dbias, l.probe, l.inp, l.mean, l.rstd, l.weight, N, C, 0, l.work);
+    for (size_t i = 0; i < count; i++) dinp[i] -= before[i]; // it adds to the residual stream's gradient
+    check_gradient("dinp", layernorm_loss, &l, l.inp, dinp, count, 1e-7);
+    check_gradient("dweight", layernorm_loss, &l, l.weight, dweight, columns, 1e-9);
+    check_gradient("dbias", layernorm_loss, &l, l.bias, dbias, columns, 1e-9);
+    real *once = copy_of(dweight, columns);
+    layernorm_backward(dinp, dweight, dbias, l.probe, l.inp, l.mean, l.rstd, l.weight, N, C, 1, l.work);
+    for (size_t i = 0; i < columns; i++) CHECK_CLOSE(dweight[i], 2 * once[i], 1e-12 * fmax(1, fabs(once[i])));
+    free(l.inp), free(l.weight), free(l.bias), free(l.probe), free(l.out), free(l.mean), free(l.rstd), free(l.work);
+    free(before), free(dinp), free(dweight), free(dbias), free(once);
+}
+
+static void layernorm(void) {
+    layernorm_sizes(1, 3);
+    layernorm_sizes(35, 70); // several blocks of rows and slices of columns, the last ones short
+}
+
+static double linear_loss(void *context) {
+    Layer *l = context;
+    linear_forward(l->out, l->residual, l->inp, l->weight, l->bias, l->N, l->C, l->OC);
+    return dot(l->out, l->probe, (size_t)(l->N * l->OC));
+}
+
+static void linear_case(int with_residual) {
+    Layer l = {.N = 9, .C = 6, .OC = 70};
+    size_t in = (size_t)(l.N * l.C), out = (size_t)(l.N * l.OC), matrix = (size_t)(l.C * l.OC);
+    l.inp = random_numbers(in, 1), l.weight = random_numbers(matrix, 1), l.bias = random_numbers((size_t)l.OC, 1);
+    l.residual = with_residual ? random_numbers(out, 1) : NULL;
+    l.probe = random_numbers(out, 1), l.out = unset_numbers(out);
+    real *dinp = unset_numbers(in), *dweight = unset_numbers(matrix), *dbias = unset_numbers((size_t)l.OC);
+    linear_backward(dinp, dweight, dbias, l.probe, l.inp, l.weight, l.N, l.C, l.OC, 0);
+    check_gradient("dinp", linear_loss, &l, l.inp, dinp, in, 1e-9);
+    check_gradient("dweight", linear_loss, &l, l.weight, dweight, matrix, 1e-9);
+    check_gradient("dbias", linear_loss, &l, l.bias, dbias, (size_t)l.OC, 1e-9);
+    if (with_residual) check_gradient("dresidual", linear_loss, &l, l.residual, l.probe, out, 1e-9);
+    real *once = copy_of(dweight, matrix);
+    linear_backward(dinp, dweight, dbias, l.probe, l.inp, l.weight, l.N, l.C, l.OC, 1);
+    for (size_t i = 0; i < matrix; i++) CHECK_CLOSE(dweight[i], 2 * once[i], 1e-12 * fmax(1, fabs(once[i])));
+    free(l.inp), free(l.weight), free(l.bias), free(l.residual), free(l.probe), free(l.out);
+    free(dinp), free(dweight), free(dbias), free(once);
+}
+
+static void linear(void) {
+    linear_case(0);
+    linear_case(1);
+}
+
+static double gelu_loss(void *context) {
+    Layer *l = context;
+    gelu_forward(l->out, l->inp, (size_t)l->N);
+    return dot(l->out, l->probe, (size_t)l->N);
+}
+
+static void gelu(void) {
+    Layer l = {.N = 401};
+    size_t count = (size_t)l.N;
+    l.inp = random_numbers(count, 2), l.probe = random_numbers(count, 1), l.out = unset_numbers(count);
+    real *dinp = copy_of(l.probe, count);
+    gelu_backward(dinp, l.inp, count);
+    check_gradient("dinp", gelu_loss, &l, l.inp, dinp, count, 1e-9);
+    gelu_loss(&l);
+    real *textbook = unset_numbers(count);
+    for (size_t i = 0; i < count; i++)
+        textbook[i] = 0.5 * l.inp[i] * (1 + tanh(sqrt(2 / M_PI) * (l.inp[i] + 0.044715 * pow(l.inp[i], 3))));
+    check_equal_within("against the form with tanh", l.out, textbook, count, 1e-14);
+    // Far out: the identity on the right, nothing on the left, and no NaN from an exponential that overflows.
+    real far[2] = {1000, -1000}, dfar[2] = {1, 1};
+    gelu_backward(dfar, far, 2);
+    gelu_forward(far, far, 2);
+    CHECK(far[0] == 1000 && far[1] == 0 && dfar[0] == 1 && dfar[1] == 0);
+    free(l.inp), free(l.probe), free(l.out), free(dinp), free(textbook);
+}
+
+static double head_loss(void *context) {
+    Layer *l = context;
+    head_forward_backward(l->losses, NULL, NULL, l->inp, l->weight, l->tokens, 0, l->N, l->C, l->V, 0, l->work);
+    return l->scale * sum_losses(l->losses, l->N);
+}
+
+static void check_head_by_hand(const Layer *l) {
+    for (int n = 0; n < l->N; n += 37) {
+        double sum = 0, target = 0;
+        for (int v = 0; v < l->V; v++) {
+            double logit = dot(l->inp + n * l->C, l->weight + v * l->C, (size_t)l->C);
+            sum += exp(logit);
+            if (v == l->tokens[n]) target = logit;
+        }
+        CHECK_CLOSE(l->losses[n], l->tokens[n] < 0 ? 0 : log(sum) - target, 1e-12);
+    }
+}
+
+// More rows than one block of logits, the last block short; some targets are to be ignored, in one case all of a block.
+static void head(void) {
+    Layer l = {.N = 2 * HEAD_ROWS + 88, .C = 3, .V = 7, .scale = 0.125};
+    size_t count = (size_t)(l.N * l.C), wte_count = (size_t)(l.V * l.C);
+    l.inp = random_numbers(count, 1), l.weight = random_numbers(wte_count, 1);
+    l.work = unset_numbers(head_work(l.V)), l.tokens = random_tokens((size_t)l.N, l.V);
+    l.losses = memory_allocate((size_t)l.N, sizeof(double), "losses");
+    for (int n = 0; n < l.N; n++)
+        if (n % 5 == 2 || n / HEAD_ROWS == 1) l.tokens[n] = -1;
+    real *dhidden = unset_numbers(count), *dwte = unset_numbers(wte_count);
+    head_forward_backward(l.losses, dhidden, dwte, l.inp, l.weight, l.tokens, l.scale, l.N, l.C, l.V, 0, l.work);
+    check_head_by_hand(&l);
+    check_gradient("dhidden", head_loss, &l, l.inp, dhidden, count, 1e-8);
+    check_gradient("dwte", head_loss, &l, l.weight, dwte, wte_count, 1e-8);
+    CHECK(largest(dhidden + 2 * l.C, (size_t)l.C) == 0); // row 2 is ignored
+    real *once = copy_of(dwte, wte_count);
+    head_forward_backward(l.losses, dhidden, dwte, l.inp, l.weight, l.tokens, l.scale, l.N, l.C, l.V, 1, l.work);
+    for (size_t i = 0; i < wte_count; i++) CHECK_CLOSE(dwte[i], 2 * once[i], 1e-12);
+    free(l.inp), free(l.weight), free(l.work), free(l.tokens), free(l.losses), free(dhidden), free(dwte), free(once);
+}
+
+// ---- the whole model, with every attention
+
+typedef struct {
+    GPT2 *model;
+    int *inputs, *targets;
+    real scale;
+} Batch;
+
+// With the model's dropout, which is the same as long as the step is.
+static double model_loss(void *context) {
+    Batch *b = context;
+    gpt2_hidden(b->model, b->inputs, TINY_B, TINY_T, 1);
+    head_forward_backward(b->model->losses, NULL, NULL, b->model->acts.lnf, b->model->weights.wte, b->targets, 0,
+                          TINY_B * TINY_T, tiny.C, tiny.V, 0, b->model->head_work);
+    return b->scale * sum_losses(b->model->losses, TINY_B * TINY_T);
+}
+
+static void model_gradients(const Attention *attention, float dropout_share) {
+    GPT2 model;
+    Batch batch = {.model = &model, .scale = 0.25};
+    create_tiny(&model, attention, dropout_share);
+    batch.inputs = random_tokens(TINY_B * TINY_T, tiny.V), batch.targets = random_tokens(TINY_B * TINY_T, tiny.V);
+    batch.targets[4] = -1;
+    model.step = 3;
+    gpt2_forward(&model, batch.inputs, batch.targets, TINY_B, TINY_T, batch.scale, 0);
+    gpt2_backward(&model, 0);
+    for (int i = 0; i < model.parameter_count; i++) {
+        const Parameter *p = &model.parameters[i];
+        char what[128];
+        snprintf(what, sizeof what, "%s, dropout %g: %s", attention->name, (double)dropout_share, p->name);
+        check_gradient(what, model_loss, &batch, p->value, p->gradient, p->count, 1e-6);
+    }
+    free(batch.inputs), free(batch.targets);
+    gpt2_free(&model);
+}
+
+static void whole_model_of_every_attention(void) {
+    for (int i = 0; attention_registry[i]; i++) model_gradients(attention_registry[i], 0);
+}
+
+static void whole_model_with_dropout(void) {
+    for (int i = 0; attention_registry[i]; i++) model_gradients(attention_registry[i], 0.3f);
+}
+
+#endif // REAL_IS_DOUBLE
+
+// ---------------------------------------------------------------------------------------------------------------------
+// PyTorch's numbers (float only)
+
+#ifndef REAL_IS_DOUBLE
+
+#define FIXTURE "dev/fixtures/gpt2_steps.safetensors"
+enum { FIXTURE_STEPS = 10, FIXTURE_B = 2, FIXTURE_T = 20 };
+
+static double fixture_number(const Safetensors *file, const char *key) {
+    const char *text = safetensors_metadata(file, key);
+    if (!text) die("%s: no \"%s\" in its metadata", FIXTURE, key);
+    return strtod(text, NULL);
+}
+
+static float *fixture_tensor(const Safetensors *file, const char *prefix, const char *name, size_t *count) {
+    Error error;
+    char full_name[128];
+    snprintf(full_name, sizeof full_name, "%s%s", prefix, name);
+    const Tensor *tensor = safetensors_find(file, full_name);
+    if (!tensor) die("%s: no tensor \"%s\"", FIXTURE, full_name);
+    *count = tensor_elements(tensor);
+    float *values = memory_allocate(*count, sizeof(float), full_name);
+    die_if(safetensors_read(values, file, full_name, tensor->rank, tensor->shape, &error), &error);
+    return values;
+}
+
+static void create_fixture_model(GPT2 *model, const Safetensors *file) {
+    Error error;
+    GPT2Config config = {.max_T = (int)fixture_number(file, "n_positions"),
+                         .V = (int)fixture_number(file, "vocab_size"),
+                         .L = (int)fixture_number(file, "n_layer"),
+                         .NH = (int)fixture_number(file, "n_head"),
+                         .C = (int)fixture_number(file, "n_embd")};
+    AttentionConfig sizes = {.B = FIXTURE_B, .T = FIXTURE_T, .C = config.C, .NH = config.NH, .max_T = config.max_T};
+    const Attention *softmax = attention_find("softmax");
+    die_if(attention_configure(softmax, &sizes, NULL, &error), &error);
+    gpt2_create(model, &config, softmax, &sizes, 0, 1, 1);
+    for (int i = 0; i < model->parameter_count; i++) {
+        size_t count;
+        float *values = fixture_tensor(file, "initial.", model->parameters[i].name, &count);
+        if (count != model->parameters[i].count) die("%s: \"%s\" has another size", FIXTURE, model->parameters[i].name);
+        memcpy(model->parameters[i].value, values, count * sizeof(float));
+        free(values);
+    }
+}
+
+// Batch number `step` of the fixture, cut into inputs and targets.
+static void fixture_batch(int *inputs, int *targets, const float *tokens, int step) {
+    const float *rows = tokens + step * FIXTURE_B * (FIXTURE_T + 1);
+    for (int n = 0; n < FIXTURE_B * FIXTURE_T; n++) {
+        inputs[n] = (int)rows[n / FIXTURE_T * (FIXTURE_T + 1) + n % FIXTURE_T];
+        targets[n] = (int)rows[n / FIXTURE_T * (FIXTURE_T + 1) + n % FIXTURE_T + 1];
+    }
+}
+
+static double fixture_step(GPT2 *model, const float *tokens, int step) {
+    int inputs[FIXTURE_B * FIXTURE_T], targets[FIXTURE_B * FIXTURE_T];
+    double scale = 1.0 / (FIXTURE_B * FIXTURE_T);
+    fixture_batch(inputs, targets, tokens, step);
+    double loss = gpt2_forward(model, inputs, targets, FIXTURE_B, FIXTURE_T, (real)scale, 0);
+    gpt2_backward(model, 0);
+    return loss * scale;
+}
+
+static void check_against(const GPT2 *model, const Safetensors *file, const char *prefix, int gradients, double bound) {
+    for (int i = 0; i < model->parameter_count; i++) {
+        const Parameter *p = &model->parameters[i];
+        size_t count;
+        char what[128];
+        float *expected = fixture_tensor(file, prefix, p->name, &count);
+        snprintf(what, sizeof what, "%s%s", prefix, p->name);
+        check_equal_within(what, gradients ? p->gradient : p->value, expected, count, bound);
+        free(expected);
+    }
+}
+
+// The loss of each token and all gradients.
+static void pytorch_loss_and_gradients(void) {
+    Error error;
+    Safetensors file;
+    GPT2 model;
+    size_t count;
+    die_if(safetensors_open(&file, FIXTURE, &error), &error);
+    create_fixture_model(&model, &file);
+    float *tokens = fixture_tensor(&file, "", "tokens", &count), *losses = fixture_tensor(&file, "", "losses", &count);
+    float *token_losses = fixture_tensor(&file, "", "token_losses", &count);
+    CHECK_CLOSE(fixture_step(&model, tokens, 0), losses[0], 2e-6 * losses[0]);
+    for (size_t n = 0; n < count; n++) CHECK_CLOSE(model.losses[n], token_losses[n], 1e-5);
+    check_against(&model, &file, "gradient.", 1, 5e-6);
+    free(tokens), free(losses), free(token_losses);
+    gpt2_free(&model);
+    safetensors_close(&file);
+}
+
+// Ten steps: clipped ones and others, decay on matrices only.
+static void pytorch_ten_adamw_steps(void) {
+    Error error;
+    Safetensors file;
+    GPT2 model;
+    size_t count;
+    die_if(safetensors_open(&file, FIXTURE, &error), &error);
+    create_fixture_model(&model, &file);
+    float *tokens = fixture_tensor(&file, "", "tokens", &count), *losses = fixture_tensor(&file, "", "losses", &count);
+    float *norms = fixture_tensor(&file, "", "norms", &count);
+    Settings settings = {.beta1 = (float)fixture_number(&file, "beta1"),
+                         .beta2 = (float)fixture_number(&file, "beta2"),
+                         .adam_eps = (float)fixture_number(&file, "eps"),
+                         .clip = (float)fixture_number(&file, "clip"),
+                         .weight_decay = (float)fixture_number(&file, "weight_decay")};
+    for (int step = 0; step < FIXTURE_STEPS; step++) {
+        const Parameter *bad;
+        CHECK_CLOSE(fixture_step(&model, tokens, step), losses[step], 3e-6 * losses[step]);
+        double norm = gpt2_gradient_norm(&model, &bad);
+        CHECK(bad == NULL);
+        CHECK_CLOSE(norm, norms[step], 1e-5 * norms[step]);
+        double clip = norm > settings.clip ? settings.clip / norm : 1;
+        gpt2_update(&model, &settings, (float)fixture_number(&file, "lr"), clip);
+    }
+    CHECK(model.step == FIXTURE_STEPS);
+    CHECK(norms[0] > settings.clip && norms[FIXTURE_STEPS - 1] < settings.clip); // the fixture has both kinds of step
+    check_against(&model, &file, "final.", 0, 1e-5);
+    free(tokens), free(losses), free(norms);
+    gpt2_free(&model);
+    safetensors_close(&file);
+}
+
+#endif // !REAL_IS_DOUBLE
+
+// ---------------------------------------------------------------------------------------------------------------------
+// In both precisions
+
+static void dropout_mask(void) {
+    enum { ROWS = 60, COLUMNS = 70 };
+    size_t count = ROWS * COLUMNS;
+    real *ones = memory_allocate(count, sizeof(real), "ones");
+    for (size_t i = 0; i < count; i++) ones[i] = 1;
+    real *whole = copy_of(ones, count), *again = copy_of(ones, count), *split = copy_of(ones, count);
+    real *other = copy_of(ones, count);
+    dropout(whole, ROWS, COLUMNS, 0, 0.25f, 77);
+    omp_set_num_threads(1);
+    dropout(again, ROWS, COLUMNS, 0, 0.25f, 77);
+    omp_set_num_threads(omp_get_num_procs());
+    for (size_t row = 0; row < ROWS; row += 20) dropout(split + row * COLUMNS, 20, COLUMNS, row, 0.25f, 77);
+    dropout(other, ROWS, COLUMNS, 0, 0.25f, 78);
+    check_same_bits("backward's mask, one thread", again, whole, count);
+    check_same_bits("three micro-batches", split, whole, count);
+    int zeros = 0, in_common = 0;
+    for (size_t i = 0; i < count; i++) {
+        CHECK(whole[i] == 0 || whole[i] == 1 / (real)0.75);
+        zeros += whole[i] == 0, in_common += whole[i] == 0 && other[i] == 0;
+    }
+    CHECK_CLOSE(zeros, 0.25 * (double)count, 4 * sqrt((double)count * 0.25 * 0.75));
+    CHECK_CLOSE(in_common, 0.0625 * (double)count, 4 * sqrt((double)count * 0.0625)); // another key, another mask
+    real *none = copy_of(ones, count);
+    dropout(none, ROWS, COLUMNS, 0, 0, 77);
+    check_same_bits("a share of 0", none, ones, count);
+    free(ones), free(whole), free(again), free(split), free(other), free(none);
+}
+
+// Gradients of a batch of four rows, taken `rows_at_once` rows at a time.
+static real *accumulated_gradients(const Attention *attention, int rows_at_once, double *loss, size_t *count) {
+    GPT2 model;
+    create_tiny(&model, attention, 0.2f);
+    streams_used = 1000; // the same tokens at every call
+    int *inputs = random_tokens(4 * TINY_T, tiny.V), *targets = random_tokens(4 * TINY_T, tiny.V);
+    *loss = 0;
+    for (int row = 0; row < 4; row += rows_at_once) {
+        model.first_row = row;
+        *loss += gpt2_forward(&model, inputs + row * TINY_T, targets + row * TINY_T, rows_at_once, TINY_T,
+                              (real)(1.0 / (4 * TINY_T)), row == 0 ? 0 : 1);
+        gpt2_backward(&model, row == 0 ? 0 : 1);
+    }
+    real *gradients = gradients_of(&model, count);
+    free(inputs), free(targets);
+    gpt2_free(&model);
+    return gradients;
+}
+
+// One batch of four rows and four of one are the same step, up to the rounding of another order of sums.
+static void gradient_accumulation(void) {
+    for (int i = 0; attention_registry[i]; i++) {
+        size_t count;
+        double loss, split_loss;
+        real *whole = accumulated_gradients(attention_registry[i], 4, &loss, &count);
+        for (int rows = 1; rows <= 2; rows++) {
+            real *split = accumulated_gradients(attention_registry[i], rows, &split_loss, &count);
+            CHECK_CLOSE(split_loss, loss, 20 * ROUNDING * loss);
+            check_equal_within(attention_registry[i]->name, split, whole, count, 100 * ROUNDING);
+            free(split);
+        }
+        free(whole);
+    }
+}
+
+// ---- threads
+
+// Five steps of training with so many threads; the weights in one block.
+static real *weights_after_training(int threads, size_t *count) {
+    GPT2 model;
+    Settings settings = settings_default();
+    omp_set_num_threads(threads);
+    create_tiny(&model, attention_find("softmax"), 0.1f);
+    streams_used = 2000;
+    for (int step = 0; step < 5; step++) {
+        const Parameter *bad;
+        int *inputs = random_tokens(4 * TINY_T, tiny.V), *targets = random_tokens(4 * TINY_T, tiny.V);
+        gpt2_forward(&model, inputs, targets, 4, TINY_T, (real)(1.0 / (4 * TINY_T)), 0);
+        gpt2_backward(&model, 0);
+        double norm = gpt2_gradient_norm(&model, &bad);
+        settings.adam_eps = 1e-4f; // see the fixture's script
+        gpt2_update(&model, &settings, 1e-2, norm > 1 ? 1 / norm : 1);
+        free(inputs), free(targets);
+    }
+    *count = 0;
+    for (int i = 0; i < model.parameter_count; i++) *count += model.parameters[i].count;
+    real *all = memory_allocate(*count, sizeof(real), "the weights"), *next = all;
+    for (int i = 0; i < model.parameter_count; next += model.parameters[i++].count)
+        memcpy(next, model.parameters[i].value, model.parameters[i].count * sizeof(real));
+    gpt2_free(&model);
+    omp_set_num_threads(omp_get_num_procs());
+    return all;
+}
+
+// The same seed twice: the same bits. Another number of threads: BLAS may cut its products otherwise, so that only a
+// bound holds.
+static void training_with_threads(void) {
+    size_t count;
+    static const int threads[] = {1, 2, 7};
+    real *first = weights_after_training(1, &count);
+    for (int i = 0; i < 3; i++) {
+        real *once = weights_after_training(threads[i], &count), *twice = weights_after_training(threads[i], &count);
+        check_same_bits("the same seed twice", twice, once, count);
+        check_equal_within("against one thread", once, first, count, 200 * ROUNDING);
+        free(once), free(twice);
+    }
+    free(first);
+}
+
+typedef struct { // what the layers whose sums run over rows leave behind
+    real *dwte, *dwpe, *dinp, *dweight, *dbias;
+    double squares;
+} RowSums;
+
+static RowSums row_sums(int threads, const real *dout, const real *inp, const int *tokens, int N, int C) {
+    omp_set_num_threads(threads);
+    size_t count = (size_t)(N * C), columns = (size_t)C;
+    RowSums sums = {.dwte = memory_allocate_zeroed(count, sizeof(real), "dwte"),
+                    .dwpe = memory_allocate_zeroed(count, sizeof(real), "dwpe"),
+                    .dinp = memory_allocate_zeroed(count, sizeof(real), "dinp"),
+                    .dweight = unset_numbers(columns),
+                    .dbias = unset_numbers(columns)};
+    real *mean = unset_numbers((size_t)N), *rstd = unset_numbers((size_t)N), *out = unset_numbers(count);
+    real *work = unset_numbers(layernorm_work((size_t)N, columns));
+    embedding_backward(sums.dwte, sums.dwpe, dout, tokens, N, N, C);
+    layernorm_forward(out, mean, rstd, inp, inp, inp + C, N, C);
+    layernorm_backward(sums.dinp, sums.dweight, sums.dbias, dout, inp, mean, rstd, inp, N, C, 0, work);
+    sums.squares = sum_squares(dout, count);
+    free(mean), free(rstd), free(out), free(work);
+    omp_set_num_threads(omp_get_num_procs());
+    return sums;
+}
+
+static void row_sums_free(RowSums *sums) {
+    free(sums->dwte), free(sums->dwpe), free(sums->dinp), free(sums->dweight), free(sums->dbias);
+}
+
+// These promise the same bits with any number of threads.
+static void sums_over_rows_with_threads(void) {
+    enum { N = 700, C = 200 };
+    real *dout = random_numbers(N * C, 1), *inp = random_numbers(N * C, 1);
+    int *tokens = random_tokens(N, 11);
+    RowSums one = row_sums(1, dout, inp, tokens, N, C);
+    for (int threads = 2; threads <= 7; threads += 5) {
+        RowSums many = row_sums(threads, dout, inp, tokens, N, C);
+        check_same_bits("dwte", many.dwte, one.dwte, N * C);
+        check_same_bits("dwpe", many.dwpe, one.dwpe, N * C);
+        check_same_bits("dinp", many.dinp, one.dinp, N * C);
+        check_same_bits("dweight", many.dweight, one.dweight, C);
+        check_same_bits("dbias", many.dbias, one.dbias, C);
+        CHECK(many.squares == one.squares);
+        row_sums_free(&many);
+    }
+    row_sums_free(&one), free(dout), free(inp), free(tokens);
+}
+
+// ---- causality
+
+static void check_causal(const Attention *attention) {
+    enum { CHANGED = 5, N = TINY_B * TINY_T };
+    GPT2 model;
+    double before[N];
+    create_tiny(&model, attention, 0);
+    int *inputs = random_tokens(N, tiny.V), *targets = random_tokens(N, tiny.V);
+    gpt2_evaluate(&model, inputs, targets, TINY_B, TINY_T);
+    memcpy(before, model.losses, sizeof before);
+    inputs[CHANGED] = (inputs[CHANGED] + 1) % tiny.V; // in row 0
+    gpt2_evaluate(&model, inputs, targets, TINY_B, TINY_T);
+    for (int n = 0; n < N; n++) {
+        int sees_it = n >= CHANGED && n < TINY_T;
+        if (sees_it)
+            CHECK(model.losses[n] != before[n]);
+        else
+            CHECK_CLOSE(model.losses[n], before[n], 20 * ROUNDING * before[n]);
+    }
+    free(inputs), free(targets);
+    gpt2_free(&model);
+}
+
+// Another token changes the losses of its row from there on, and no others.
+static void causality_of_every_attention(void) {
+    for (int i = 0; attention_registry[i]; i++) check_causal(attention_registry[i]);
+}
+
+// A short pass after a long one gives what a model of that size gives: nothing of the long one is left over.
+static void shorter_batches(void) {
+    GPT2 model;
+    size_t count;
+    create_tiny(&model, attention_find("softmax"), 0);
+    int *inputs = random_tokens(4 * 12, tiny.V), *targets = random_tokens(4 * 12, tiny.V);
+    gpt2_forward(&model, inputs, targets, 1, 1, 1, 0);
+    gpt2_backward(&model, 0);
+    real *fresh = gradients_of(&model, &count);
+    gpt2_forward(&model, inputs, targets, 4, 12, 1, 0);
+    gpt2_backward(&model, 0);
+    gpt2_forward(&model, inputs, targets, 1, 1, 1, 0);
+    gpt2_backward(&model, 0);
+    real *after = gradients_of(&model, &count);
+    check_same_bits("gradients", after, fresh, count);
+    free(inputs), free(targets), free(fresh), free(after);
+    gpt2_free(&model);
+}
+
+// ---- initialisation and update
+
+static void initial_weights(void) {
+    GPT2 a, b;
+    GPT2Config config = {.max_T = 16, .V = 101, .L = 3, .NH = 4, .C = 64};
+    AttentionConfig sizes = {.B = 1, .T = 8, .C = config.C, .NH = config.NH, .max_T = config.max_T, .seed = 9};
+    const Attention *softmax = attention_find("softmax");
+    Error error;
+    die_if(attention_configure(softmax, &sizes, NULL, &error), &error);
+    gpt2_create(&a, &config, softmax, &sizes, 0, 9, 1);
+    gpt2_create(&b, &config, softmax, &sizes, 0, 9, 0);
+    gpt2_initialize(&a), gpt2_initialize(&b);
+    uint64_t total = 0;
+    for (int i = 0; i < a.parameter_count; i++) {
+        const Parameter *p = &a.parameters[i];
+        check_same_bits(p->name, b.parameters[i].value, p->value, p->count);
+        double spread = sqrt(sum_squares(p->value, p->count) / (double)p->count);
+        double expected = strstr(p->name, "c_proj.weight") ? 0.02 / sqrt(6) : 0.02;
+        if (p->rank == 1) expected = strstr(p->name, ".weight") ? 1 : 0;
+        CHECK_CLOSE(spread, expected, p->rank == 1 ? 0 : 4 * expected / sqrt(2.0 * (double)p->count));
+        total += p->count;
+    }
+    CHECK(total == gpt2_config_parameters(&config));
+    gpt2_free(&a), gpt2_free(&b);
+}
+
+// A model whose gradient is not finite is seen, and by name.
+static void bad_gradients_are_named(void) {
+    GPT2 model;
+    const Parameter *bad;
+    create_tiny(&model, attention_find("softmax"), 0);
+    int *inputs = random_tokens(TINY_T, tiny.V), *targets = random_tokens(TINY_T, tiny.V);
+    gpt2_forward(&model, inputs, targets, 1, TINY_T, 1, 0);
+    gpt2_backward(&model, 0);
+    CHECK(isfinite(gpt2_gradient_norm(&model, &bad)) && !bad);
+    model.dweights.layers[1].fc_bias[3] = (real)NAN;
+    CHECK(isnan(gpt2_gradient_norm(&model, &bad)));
+    CHECK(bad && !strcmp(bad->name, "transformer.h.1.mlp.c_fc.bias"));
+    model.dweights.layers[1].fc_bias[3] = (real)INFINITY;
+    CHECK(isinf(gpt2_gradient_norm(&model, &bad)) && bad);
+    free(inputs), free(targets);
+    gpt2_free(&model);
+}
+
+int main(void) {
+    error_set_program("test_gpt2");
+#ifdef REAL_IS_DOUBLE
+    RUN(embedding);
+    RUN(layernorm);
+    RUN(linear);
+    RUN(gelu);
+    RUN(head);
+    RUN(whole_model_of_every_attention);
+    RUN(whole_model_with_dropout);
+#else
+    RUN(pytorch_loss_and_gradients);
+    RUN(pytorch_ten_adamw_steps);
+#endif
+    RUN(dropout_mask);
+    RUN(gradient_accumulation);
+    RUN(training_with_threads);
+    RUN(sums_over_rows_with_threads);
+    RUN(causality_of_every_attention);
+    RUN(shorter_batches);
+    RUN(initial_weights);
+    RUN(bad_gradients_are_named);
+    return test_summary();
+}
