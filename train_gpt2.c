@@ -935,8 +935,9 @@ static int start(Trainer *trainer, Error *error) {
     int64_t *steps;
     int existing = checkpoint_list(&steps, settings->out);
     if (existing) free(steps);
-    if (existing && !settings->force)
-        return error_set(error, "%.700s: a run is there already; --resume it, choose another --out, or --force", settings->out);
+    if (existing)
+        return error_set(error, "%.700s: a run is there already; --resume it, choose another --out, or remove it",
+                         settings->out);
     if (!settings->init) return start_fresh(trainer, &attention, error);
     if (llmc_model_is(settings->init)) return start_from_llmc(trainer, &attention, error);
     return start_from_checkpoint(trainer, &attention, error);

@@ -5,7 +5,8 @@
 #   scripts/setup.sh --probe   only look; stop with a message when something is missing
 set -u
 cd "$(dirname "$0")/.." || exit 1
-mkdir -p build || exit 1
+build=${BUILD:-build}
+mkdir -p "$build" || exit 1
 probe_dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$probe_dir"' EXIT INT TERM
 
@@ -89,8 +90,8 @@ write_config() {
         echo "CONFIG_CFLAGS := $cflags"
         echo "CONFIG_LIBS := $libs"
     } >"$probe_dir/config.mk"
-    cmp -s "$probe_dir/config.mk" build/config.mk && return
-    cp "$probe_dir/config.mk" build/config.mk || exit 1
+    cmp -s "$probe_dir/config.mk" "$build/config.mk" && return
+    cp "$probe_dir/config.mk" "$build/config.mk" || exit 1
     printf '%-14s %s\n' "compiler" "$($cc --version | head -n 1)" "BLAS" "OpenBLAS, openmp flavour ($blas_libs)" \
         "JSON" "jansson" "checksums" "xxHash" "vector math" "$vector_math"
 }

@@ -1,0 +1,70 @@
+#!/bin/sh
+# make quickstart: trains a small GPT on generated stories and shows what it learned.
+#   scripts/quickstart.sh [ATTENTION] [SECONDS]
+# Corpus, vocabulary and shards are made once, in data/stories; the run goes to runs/quickstart_ATTENTION.
+set -eu
+cd "$(dirname "$0")/.."
+attention=${1:-softmax} seconds=${2:-150}
+data=data/stories run=runs/quickstart_$attention
+
+case $seconds in '' | *[!0-9]*) echo "quickstart: SECONDS: expected a whole number of seconds, found '$seconds'" >&2; exit 1 ;; esac
+./train_gpt2 --attention list | grep -q "^$attention " || {
+    echo "quickstart: ATTENTION: expected one of $(./train_gpt2 --attention list | awk '{printf "%s%s", sep, $1; sep = ", "}'), found '$attention'" >&2
+    exit 1
+}
+
+make_data() {
+    rm -rf "$data.tmp" && mkdir -p "$data.tmp"
+    ./stories --bytes 16M --seed 1 --out "$data.tmp/train.txt" --validation-stories 300 \
+        --validation-out "$data.tmp/val.txt" --floor-out "$data.tmp/floor.json"
+    ./tokenize train --vocab 2048 --out "$data.tmp/vocab.tiktoken" "$data.tmp/train.txt"
+    ./tokenize encode --vocab-file "$data.tmp/vocab.tiktoken" --validation-file "$data.tmp/val.txt" \
+        --floor "$data.tmp/floor.json" --out "$data.tmp/stories" "$data.tmp/train.txt"
+    mkdir -p data && rm -rf "$data" && mv "$data.tmp" "$data"
+}
+
+# The number behind "key": in the JSON on standard input, after the text "after".
+json_number() {
+    tr -d '\n' | sed "s/.*\"$1\"//" | sed -n "s/^[^}]*\"$2\": *\([0-9.e+-]*\).*/\1/p"
+}
+
+echo "== 1. stories: text, vocabulary, tokens ($data)"
+if [ -e "$data/stories_train_000000.bin" ]; then
+    echo "there already; rm -r $data makes them anew"
+else
+    make_data
+fi
+val_tokens=$(json_number val tokens <"$data/stories.json")
+floor_bits=$(json_number val floor_bits <"$data/stories.json")
+floor=$(awk "BEGIN { printf \"%.4f\", $floor_bits * log(2) / $val_tokens }")
+
+echo
+echo "== 2. training: a small GPT-2 with $attention attention, $seconds seconds ($run)"
+rm -rf "$run"
+./train_gpt2 --train "$data/stories_train_*.bin" --val "$data/stories_val_*.bin" --tokenizer "$data/vocab.tiktoken" \
+    --attention "$attention" --model tiny --context 256 --batch 16 --lr 3e-3 --warmup 40 --final-lr 0.05 \
+    --seconds "$seconds" --val-every 100 --val-tokens 1000000 --save-every 0 --out "$run"
+
+echo
+echo "== 3. the curve"
+scripts/curve.sh "$run" "$floor"
+loss=$(grep '"type": "validation"' "$run/metrics.jsonl" | tail -n 1 | sed 's/.*"loss": \([0-9.]*\).*/\1/')
+echo
+printf 'validation loss   %s nats per token\n' "$loss"
+printf 'floor             %s nats per token: the stories'"'"' own entropy, which no model can beat\n' "$floor"
+awk "BEGIN { printf \"difference        %.4f\n\", $loss - $floor }"
+
+echo
+echo "== 4. three samples"
+./sample_gpt2 "$run" --prompt "" --samples 3 --temperature 0.7 --seed 1 --tokens 300 --no-stats | tee "$run/samples.txt"
+
+cat <<END
+
+== next
+./sample_gpt2 $run                               type the beginning of a story
+./sample_gpt2 $run --prompt "$(head -c 24 "$data/val.txt" | tr -d '"\n')" --temperature 0
+./train_gpt2 --resume $run --steps 3000         train on, exactly where it stopped
+./inspect $run                                   what the checkpoint holds
+./train_gpt2 --attention list                    the other attentions: make quickstart ATTENTION=NAME
+scripts/get_corpus.sh austen --vocab 4096        real text
+END
