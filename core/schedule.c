@@ -21,7 +21,7 @@ double schedule_rate(const Schedule *schedule, int64_t step) {
     }
     if (schedule->kind == SCHEDULE_CONSTANT || step <= decay_start) return peak;
     // The last step, total - 1, lies one step before the schedule's end, so that no step is wasted on a rate of 0.
-    double x = fmin(1, (double)(step - decay_start) / (double)(schedule->total - decay_start));
+    double x = step >= schedule->total ? 1 : (double)(step - decay_start) / (double)(schedule->total - decay_start);
     return peak * (schedule->kind == SCHEDULE_COSINE ? cosine_decay(x, final_share) : linear_decay(x, final_share));
 }
 
