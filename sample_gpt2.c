@@ -403,7 +403,7 @@ static void generate(Sampler *sampler, int sample) {
         size_t bytes = 0;
         const char *text = sampler->tokenizer ? tokenizer_token(sampler->tokenizer, (uint32_t)token, &bytes) : NULL;
         if (!sampler->tokenizer) printf("%s%d", i ? "," : "", token);
-        else if (token == end) stream_put(&stream, "<|endoftext|>", 13);
+        else if (token == end) stream_put(&stream, "<|endoftext|>\n", 14); // as ./tokenize reads it back
         else stream_put(&stream, text, bytes);
     }
     stream_flush(&stream);

@@ -743,7 +743,7 @@ static int gpt2_save(const GPT2 *model, const char *run, const json_t *state, co
 // ---------------------------------------------------------------------------------------------------------------------
 // The training loop
 
-enum { CALIBRATION_STEPS = 6 }; // --seconds: steps that are timed before their number is settled
+enum { CALIBRATION_STEPS = 6 }; // --seconds: steps that are timed before their number is first estimated
 
 typedef struct {
     Settings settings;
@@ -758,6 +758,8 @@ typedef struct {
     int64_t tokens;               // seen so far
     double val_loss, val_seconds; // of the last validation
     double step_seconds;          // smoothed
+    double training_seconds;      // in steps, since the start
+    int settled;                  // --seconds: the number of steps is final
 } Trainer;
 
 // ---- starting
@@ -1121,23 +1123,27 @@ static int is_due(int64_t step, int64_t every, int64_t last) {
     return step == last || (every > 0 && step % every == 0);
 }
 
-// --seconds: settles the number of steps from the time that the first ones took, validations included.
+// --seconds: estimates the number of steps from the time of those so far, until half the time is over; then it stays.
 static void settle_steps(Trainer *trainer, int64_t first_step) {
     Settings *settings = &trainer->settings;
     int64_t done = trainer->model.step - first_step;
-    if (settings->seconds <= 0 || done != CALIBRATION_STEPS) return;
-    double per_step = trainer->step_seconds;
-    // A validation is a forward pass: a third of a step's work for as many tokens.
-    if (trainer->val) {
-        double tokens_per_step = (double)settings->batch * settings->T;
-        double validation = per_step / 3 * (double)dataloader_targets(trainer->val) / tokens_per_step;
+    double spent = clock_seconds() - trainer->start;
+    if (settings->seconds <= 0 || done < CALIBRATION_STEPS) return;
+    if (trainer->settled || (spent > settings->seconds / 2 && done > CALIBRATION_STEPS)) {
+        trainer->settled = 1;
+        return;
+    }
+    double per_step = trainer->training_seconds / (double)done;
+    if (trainer->val) { // validating is a forward pass: a third of a training step's work for as many tokens
+        double batches = (double)dataloader_targets(trainer->val) / ((double)settings->batch * settings->T);
+        double validation = trainer->val_seconds > 0 ? trainer->val_seconds : per_step / 3 * batches;
+        spent += validation; // the last one
         if (settings->val_every > 0) per_step += validation / (double)settings->val_every;
     }
-    double left = settings->seconds - (clock_seconds() - trainer->start);
-    int64_t more = left > 0 ? (int64_t)(left / per_step) : 0;
+    int64_t more = spent < settings->seconds ? (int64_t)((settings->seconds - spent) / per_step) : 0;
     settings->steps = settings->schedule.total = trainer->model.step + (more > 0 ? more : 1);
-    run_print(&trainer->run, "%.0f ms per step: %lld steps fit into %.0f s", 1e3 * trainer->step_seconds,
-              (long long)settings->steps, settings->seconds);
+    if (done == CALIBRATION_STEPS)
+        run_print(&trainer->run, "about %lld steps fit into %.0f s", (long long)settings->steps, settings->seconds);
 }
 
 static void report_step(Trainer *trainer, const StepResult *result, double seconds) {
@@ -1145,6 +1151,7 @@ static void report_step(Trainer *trainer, const StepResult *result, double secon
     int64_t tokens = (int64_t)result->rows * settings->T;
     double smoothing = trainer->step_seconds > 0 ? 0.1 : 1;
     trainer->step_seconds += smoothing * (seconds - trainer->step_seconds);
+    trainer->training_seconds += seconds;
     StepReport report = {.step = trainer->model.step, .steps = settings->steps, .tokens = trainer->tokens,
                          .batch_tokens = tokens, .loss = result->loss, .norm = result->norm, .rate = result->rate,
                          .seconds = seconds, .elapsed = elapsed(trainer),

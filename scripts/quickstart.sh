@@ -23,19 +23,14 @@ make_data() {
     mkdir -p data && rm -rf "$data" && mv "$data.tmp" "$data"
 }
 
-# The number behind "key": in the JSON on standard input, after the text "after".
-json_number() {
-    tr -d '\n' | sed "s/.*\"$1\"//" | sed -n "s/^[^}]*\"$2\": *\([0-9.e+-]*\).*/\1/p"
-}
-
 echo "== 1. stories: text, vocabulary, tokens ($data)"
 if [ -e "$data/stories_train_000000.bin" ]; then
     echo "there already; rm -r $data makes them anew"
 else
     make_data
 fi
-val_tokens=$(json_number val tokens <"$data/stories.json")
-floor_bits=$(json_number val floor_bits <"$data/stories.json")
+val_tokens=$(tr -d '\n' <"$data/stories.json" | sed 's/.*"val": *{ *"tokens": *\([0-9]*\).*/\1/')
+floor_bits=$(sed -n 's/^ *"floor_bits": *\([0-9.]*\).*/\1/p' "$data/stories.json")
 floor=$(awk "BEGIN { printf \"%.4f\", $floor_bits * log(2) / $val_tokens }")
 
 echo
@@ -56,7 +51,7 @@ awk "BEGIN { printf \"difference        %.4f\n\", $loss - $floor }"
 
 echo
 echo "== 4. three samples"
-./sample_gpt2 "$run" --prompt "" --samples 3 --temperature 0.7 --seed 1 --tokens 300 --no-stats | tee "$run/samples.txt"
+./sample_gpt2 "$run" --samples 3 --temperature 0.7 --seed 1 --tokens 300 --no-stats </dev/null | tee "$run/samples.txt"
 
 cat <<END
 
