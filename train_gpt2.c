@@ -1177,6 +1177,7 @@ static int train(Trainer *trainer, Error *error) {
     GPT2 *model = &trainer->model;
     int64_t first_step = model->step, saved = -1;
     trainer->start = clock_seconds();
+    if (model->step >= settings->steps && trainer->val) return validate(trainer, error); // nothing left but to look
     while (model->step < settings->steps && !run_signal()) {
         StepResult result;
         double step_start = clock_seconds();

@@ -81,7 +81,7 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("batch", "micro-batch", 0, OPTION_INT, micro_batch, 1, 1 << 20, NULL, "rows at once; default: as many as make 4096 tokens"),
         SETTING("batch", "batch-start", 0, OPTION_INT, batch_start, 0, 1 << 20, NULL, "rows per step at the start of a ramp; 0: no ramp"),
         SETTING("batch", "batch-ramp", 0, OPTION_LONG, batch_ramp, 0, 1e9, NULL, "steps of the ramp"),
-        SETTING("optimisation", "steps", 'x', OPTION_LONG, steps, 0, 1e12, NULL, "steps in all"),
+        SETTING("optimisation", "steps", 'x', OPTION_LONG, steps, 0, 1e12, NULL, "steps in all; 0: only validate"),
         SETTING("optimisation", "seconds", 0, OPTION_FLOAT, seconds, 0, 1e9, NULL, "as many steps as fit, measured at the start; 0: --steps"),
         SETTING("optimisation", "lr", 'l', OPTION_FLOAT, schedule.peak, 0, 100, NULL, "peak learning rate"),
         SETTING("optimisation", "schedule", 0, OPTION_CHOICE, schedule.kind, 0, 0, SCHEDULE_CHOICES, "of the learning rate"),
