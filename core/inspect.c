@@ -36,7 +36,7 @@ static void print_count(const char *label, uint64_t count) {
     printf("  %-*s %" PRIu64 "\n", LABEL_WIDTH, label, count);
 }
 
-// A JSON value on one line; objects are opened up, one line for each of their entries.
+// A JSON value on one line, text without its quotes; objects are opened up, one line for each of their entries.
 static void print_json(const char *label, const json_t *value) {
     if (json_is_object(value)) {
         const char *key;
@@ -46,6 +46,10 @@ static void print_json(const char *label, const json_t *value) {
             snprintf(inner, sizeof inner, "%.120s.%.120s", label, key);
             print_json(inner, item);
         }
+        return;
+    }
+    if (json_is_string(value)) {
+        print_text(label, json_string_value(value));
         return;
     }
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9) | JSON_ENSURE_ASCII);
@@ -83,15 +87,16 @@ static int widest_name(const Tensor *tensors, int count) {
     return (int)(widest < NAME_WIDTH ? widest : NAME_WIDTH);
 }
 
-// One line for each tensor; *damaged names the first one with numbers that are not finite, or is NULL.
-static void print_tensors(const Tensor *tensors, int count, const char **damaged) {
+// A table with one line for each tensor; *damaged names the first one with numbers that are not finite, or is NULL.
+static void print_tensors(const char *title, const Tensor *tensors, int count, const char **damaged) {
     int width = widest_name(tensors, count);
     uint64_t most = 0;
     *damaged = NULL;
     for (int i = 0; i < count; i++)
         if (tensor_elements(&tensors[i]) > most) most = tensor_elements(&tensors[i]);
     float *buffer = memory_allocate(most, sizeof *buffer, "a tensor");
-    printf("\n%-*s %-5s %-16s %11s %11s %11s %11s\n", width, "tensor", "dtype", "shape", "mean", "std", "min", "max");
+    printf("\n%s\n%-*s %-5s %-16s %11s %11s %11s %11s\n", title, width, "name", "dtype", "shape", "mean", "std", "min",
+           "max");
     for (int i = 0; i < count; i++) {
         const Tensor *tensor = &tensors[i];
         char name[NAME_WIDTH + 1], shape[192];
@@ -114,7 +119,7 @@ static uint64_t count_numbers(const Safetensors *file) {
 }
 
 static const char *checksum_verdict(const Safetensors *file) {
-    return safetensors_has_checksums(file) ? "every tensor verified" : "not all tensors have one";
+    return safetensors_has_checksums(file) ? "every tensor verified" : "none for some or all tensors";
 }
 
 static void refuse_not_finite(const char *path, const char *tensor) {
@@ -186,9 +191,10 @@ static int inspect_checkpoint(const char *path, Error *error) {
     else
         print_text("optimizer", "none");
     print_state(checkpoint.state);
-    print_tensors(checkpoint.model.tensors, checkpoint.model.count, &damaged);
+    print_tensors("model.safetensors", checkpoint.model.tensors, checkpoint.model.count, &damaged);
     if (checkpoint.has_optimizer)
-        print_tensors(checkpoint.optimizer.tensors, checkpoint.optimizer.count, &damaged_moment);
+        print_tensors("optimizer.safetensors", checkpoint.optimizer.tensors, checkpoint.optimizer.count,
+                      &damaged_moment);
     refuse_not_finite(checkpoint.model.path, damaged);
     if (damaged_moment) refuse_not_finite(checkpoint.optimizer.path, damaged_moment);
     checkpoint_close(&checkpoint);
@@ -254,7 +260,7 @@ static int inspect_safetensors(const char *path, Error *error) {
     print_count("numbers", count_numbers(&file));
     if ((format = safetensors_metadata(&file, "format"))) print_text("format", format);
     print_text("checksums", checksum_verdict(&file));
-    print_tensors(file.tensors, file.count, &damaged);
+    print_tensors("tensors", file.tensors, file.count, &damaged);
     refuse_not_finite(path, damaged);
     safetensors_close(&file);
     return 0;

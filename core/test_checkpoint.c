@@ -114,10 +114,10 @@ static TinyModel *tiny_model(int version) {
 
 static const GPT2Config tiny_config = {MAX_T, V, 1, 2, C};
 
-// Saves version `version` of the model as `step`.
-static int save(const char *run, int64_t step, int version, const char *tokenizer, Error *error) {
+// Saves version `version` of the model as `step`; takes over the reference to `attention`.
+static int save_with(json_t *attention, const char *run, int64_t step, int version, const char *tokenizer,
+                     Error *error) {
     TinyModel *tiny = tiny_model(version);
-    json_t *attention = json_pack("{s:s, s:i}", "name", "slay", "M", 3);
     json_t *config = gpt2_config_to_json(&tiny_config, attention);
     json_t *state = json_pack("{s:I, s:i, s:f}", "step", (json_int_t)step, "version", version, "loss", 1.0 / 3);
     CheckpointContents contents = {config, state, tiny->model, TENSORS, tiny->optimizer, 2 * TENSORS, tokenizer};
@@ -127,6 +127,10 @@ static int save(const char *run, int64_t step, int version, const char *tokenize
     json_decref(state);
     free(tiny);
     return result;
+}
+
+static int save(const char *run, int64_t step, int version, const char *tokenizer, Error *error) {
+    return save_with(json_pack("{s:s, s:i}", "name", "slay", "M", 3), run, step, version, tokenizer, error);
 }
 
 // The version that an open checkpoint holds, all of it and to the bit; -1 when anything differs.
@@ -774,7 +778,15 @@ static void test_model_type(void) {
     json_decref(slay);
 }
 
-int main(void) {
+// `test_checkpoint --make RUN` leaves a softmax run with two checkpoints, for test_inspect.sh.
+static int make_run(const char *run) {
+    Error error;
+    for (int step = 1; step <= 2; step++) die_if(save_with(NULL, run, step, step, NULL, &error), &error);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--make") == 0) return make_run(argv[2]);
     test_directory_make();
     RUN(test_round_trip);
     RUN(test_list_and_prune);
