@@ -88,7 +88,7 @@ prepare_stage() {
     stage=$(mktemp -d -- "$parent/.get_corpus.XXXXXX") || fail "$parent: cannot write there"
     trap clean_up EXIT
     trap 'exit 130' INT
-    trap 'exit 143' TERM HUP
+    trap 'exit 143' TERM HUP PIPE
     work=$stage/work result=$stage/result
     mkdir "$work" "$result" || fail "$stage: cannot write there"
 }
@@ -268,6 +268,7 @@ fetch() {
     prepare_stage
     "get_$corpus"
     mv -- "$result" "$out" || fail "$out: cannot be created"
+    clean_up # at once, for what follows may take long or be cut off
     echo "$shown: $(cd "$out" && du -bc -- * | awk '$2 != "total" { printf "%s%s %.1f MB", sep, $2, $1 / 1e6; sep = ", " }')"
 }
 show_next_steps() {
