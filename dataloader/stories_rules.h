@@ -48,6 +48,12 @@ static const struct {
 
 // clang-format off
 // One alternative per line.
+// clang-format off
+// One alternative per line.
+// clang-format off
+// One alternative per line.
+// clang-format off
+// One alternative per line.
 #define RULE(name, ...) {name, (const char *const[]){__VA_ARGS__, NULL}}
 
 static const StoryRule STORY_RULES[] = {
@@ -147,7 +153,7 @@ static const StoryRule STORY_RULES[] = {
     RULE("hide_talk",
          "\"Where is the {thing}?\" asked {friend}. \"I can only say that it is not {spot2},\" said {hero} {=manner}.",
          "\"Is it {spot3}?\" asked {friend} {=manner}. \"You have looked there already,\" said {hero}.",
-         "\"I give up,\" said {friend} {=manner}. \"Then let me help you,\" said {hero}.",
+         "\"I give up,\" said {friend} <sadly|at last|with a sigh|in despair>. \"Then let me help you,\" said {hero}.",
          "{friend} was {=worry}. \"You are getting warmer,\" said {hero} {=manner}."),
     RULE("hide_found",
          "At last {friend} looked {spot}, and there was the {look} {thing}.",
@@ -296,7 +302,7 @@ static const StoryRule STORY_RULES[] = {
          "Nobody loved {hero} more than {+petname}, {hero.his} {+fur} {pet}."),
     RULE("stray_gone",
          "But that day {petname} was nowhere to be seen.",
-         "When {hero} went to feed the {pet}, the door was open and {petname} was gone.",
+         "When {hero} went to feed the {pet}, the door was open and no {pet} {pet.past}.",
          "{petname} had heard {a =wild} and run away.",
          "In the middle of the night {petname} had slipped out of the house."),
     RULE("stray_search",
@@ -353,7 +359,7 @@ static const StoryRule STORY_RULES[] = {
          "So {hero} {chore.past}, and in the evening the {thing} was whole again.",
          "While {third} mended the {thing}, {hero} and {friend} {chore.past}.",
          "{hero} {chore.past}, and after that {third} gave {hero.him} the mended {thing}.",
-         "An hour later {hero} had {chore.past}, and the {look} {thing} was as good as new."),
+         "Two hours later {hero} had {chore.past}, and the {look} {thing} was as good as new."),
     RULE("mend_ask1",
          "What was broken? It was the {look} {thing}.",
          "Who mended the {thing}? {third} did.",
@@ -387,7 +393,7 @@ static const StoryRule STORY_RULES[] = {
          "At first {third} was ahead, but then {@winner} won.",
          "It was a close {game}, and in the end {@winner} won.",
          "{third} gave up early. Between {hero} and {friend} it was {@winner} who won.",
-         "\"And the winner is {@winner}!\" said the judge {=manner}."),
+         "\"And the winner is {@winner}!\" said the judge <loudly|proudly|at last|with a smile>."),
     RULE("winner",
          "{hero}{winner:=hero}{loser:=friend}",
          "{friend}{winner:=friend}{loser:=hero}"),
@@ -433,7 +439,7 @@ static const StoryRule STORY_RULES[] = {
          "The {vehicle} was slow, and {friend} told riddles.",
          "The {vehicle} stopped at {+outing}, where they ate {+dish}."),
     RULE("travel_arrive",
-         "In {town2} {hero.his} {kin} was waiting and took the {look} {thing} {=manner}.",
+         "In {town2} {hero.his} {kin} was waiting and gladly took the {look} {thing}.",
          "\"You have brought the {look} {thing}!\" said {hero.his} {kin} when they came to {town2}.",
          "When the {vehicle} reached {town2}, {hero} gave the {look} {thing} to {hero.his} {kin}.",
          "At last they were in {town2}. {^hero.his} {kin} hugged {hero.him} and put the {look} {thing} {+spot}."),
@@ -457,8 +463,8 @@ static const StoryRule STORY_RULES[] = {
          "\"At {+occasion} I will play the {instrument},\" said {hero}.",
          "{^hero.he} had found {a +colour} {instrument} and wanted to play it at {+occasion}."),
     RULE("play_teacher",
-         "{+third}, the {+trade}, was willing to teach {hero.him}.",
-         "{^a +trade} called {+third} gave {hero.him} lessons.",
+         "{+third}, the {+trade}, was willing to teach {hero.him} at the {trade.place}.",
+         "{^a +trade} called {+third} gave {hero.him} lessons at the {trade.place}.",
          "There was only one teacher in {town}, and that was {+third}, the {+trade}.",
          "{friend} took {hero.him} to {+third}, {a +trade} who knew every song."),
     RULE("play_practice",
@@ -467,7 +473,8 @@ static const StoryRule STORY_RULES[] = {
          "For {=many} weeks the {instrument} was heard {+refuge}.",
          "Because the neighbours complained, {hero} had to practise {+refuge}."),
     RULE("play_doubt",
-         "\"I will never learn it,\" said {hero} {=manner}. \"Yes, you will,\" said {third}.",
+         "\"I will never learn it,\" said {hero} <sadly|bitterly|with a sigh|in despair>. \"Yes, you will,\" said "
+         "{third}.",
          "\"You play like {a =wild},\" said {friend} {=manner}, but {third} only smiled.",
          "The day before {occasion}, {hero} felt {=worry}.",
          "\"Are you ready for {occasion}?\" asked {third}. \"I hope so,\" said {hero}."),
@@ -542,11 +549,11 @@ static const StoryRule STORY_RULES[] = {
     RULE("shelter_place",
          "They {=gait} on and hid {+refuge}.",
          "{friend} found a dry place {+refuge}.",
-         "\"Quick!\" said {hero} {=manner}. \"We can wait {+refuge}.\"",
+         "\"<Quick|Hurry|Run|Come>!\" said {hero}. \"We can wait {+refuge}.\"",
          "There was nothing to do but wait {+refuge}."),
     RULE("shelter_guest",
          "They were not alone: {a +wild} was hiding there too.",
-         "In the corner sat {a +wild}, wet and {=worry}.",
+         "Beside them sat {a +wild}, wet and {=worry}.",
          "\"Do you hear that?\" asked {friend}. It was {a +wild} looking for shelter.",
          "Before long {a +wild} joined them and shook the rain from its back."),
     RULE("shelter_food",
@@ -626,7 +633,7 @@ static const StoryRule STORY_RULES[] = {
     RULE("plant_wait",
          "\"When will they bloom?\" asked {friend}. \"Be patient,\" said {hero}.",
          "For weeks nothing happened, and {friend} felt {=worry}.",
-         "One night {a +wild} dug a hole next to the {tree}.",
+         "One night a <mole|badger|rabbit|fox|hare|dog> dug a hole next to the {tree}.",
          "\"Perhaps the {tree} takes all the light,\" said {hero} {=manner}."),
     RULE("plant_grow",
          "Then the {flower} of {hero} came out, but the {flower2} never did.{winner:=hero}",
@@ -681,7 +688,7 @@ static const StoryRule STORY_RULES[] = {
          "Who has the {thing2} now? {hero} has it."),
     RULE("bargain_ask2",
          "Where did they meet? They met at {outing}.",
-         "What was the trade of {third}? {^third.he} was {a trade}.",
+         "Where did {third} work? At the {trade.place}.",
          "Was the {thing2} {look} or {look2}? It was {look2}."),
 };
 // clang-format on

@@ -20,12 +20,9 @@ typedef struct {
     "blacksmith/forge|carpenter/workshop|potter/pottery|jeweller/jewellery shop|clockmaker/clock shop|" \
     "locksmith/lock shop|glassblower/glassworks|sculptor/stone yard|toymaker/toy shop|tinker/caravan|" \
     "inventor/laboratory|engineer/engine shed|wheelwright/wheel shop|baker/bakehouse|miller/millhouse|" \
-    "shoemaker/shoe shop|tailor/sewing room|fisher/fishing hut|farmer/farmhouse|shepherd/sheepfold|" \
-    "beekeeper/honey shed|gardener/garden shed|teacher/schoolhouse|doctor/surgery|librarian/reading room|" \
-    "innkeeper/inn|ferry pilot/ferry landing|weaver/weaving room|painter/studio|bookbinder/bindery|" \
-    "printer/printing house|saddler/saddlery|cooper/barrel yard|sailor/dock|letter carrier/post office|" \
-    "candlemaker/candle shop|astronomer/observatory|optician/lens shop|apothecary/herb shop|" \
-    "antique dealer/antique shop"
+    "shoemaker/shoe shop|tailor/sewing room|farmer/farmhouse|gardener/garden shed|teacher/schoolhouse|" \
+    "doctor/surgery|librarian/reading room|innkeeper/inn|painter/studio|printer/printing house|sailor/dock|" \
+    "letter carrier/post office|astronomer/observatory|antique dealer/antique shop"
 
 #define SPOTS \
     "under the bridge|behind the mill|inside the hollow oak|beneath the stairs|in the hayloft|behind the woodpile|" \
@@ -128,28 +125,22 @@ static const WordClass WORD_CLASSES[] = {
     {"trade", "self/place", TRADES, 0, 0},
     {"mender", "self/place", TRADES, 0, 12},
     {"pet", "self/sound/past",
-     "dog/bark/barked|cat/meow/meowed|goat/bleat/bleated|pony/neigh/neighed|donkey/bray/brayed|"
-     "parrot/screech/screeched|duck/quack/quacked|goose/honk/honked|hen/cluck/clucked|rooster/crow/crowed|"
-     "lamb/baa/baaed|calf/moo/mooed|piglet/squeal/squealed|raven/croak/croaked|owl/hoot/hooted|puppy/yap/yapped|"
-     "kitten/mew/mewed|canary/chirp/chirped|pigeon/coo/cooed|ferret/chatter/chattered|hamster/squeak/squeaked|"
-     "turkey/gobble/gobbled",
+     "dog/bark/barked|cat/meow/meowed|goat/bleat/bleated|pony/neigh/neighed|parrot/screech/screeched|"
+     "duck/quack/quacked|hen/cluck/clucked|rooster/crow/crowed|calf/moo/mooed|piglet/squeal/squealed|owl/hoot/hooted|"
+     "canary/chirp/chirped|hamster/squeak/squeaked|turkey/gobble/gobbled",
      0, 0},
     {"petname", "self",
-     "Biscuit|Button|Pepper|Ginger|Muffin|Pickle|Patches|Cinder|Clover|Comet|Cricket|Dumpling|Fidget|Gizmo|Hopscotch|"
-     "Jingle|Lightning|Mittens|Noodle|Nutmeg|Peanut|Pudding|Rascal|Rocket|Rusty|Shadow|Snowball|Socks|Sparky|Thunder|"
-     "Tinsel|Toffee|Truffle|Turnip|Velvet|Waffles|Whiskers|Ziggy",
+     "Biscuit|Button|Pepper|Ginger|Muffin|Pickle|Patches|Clover|Lightning|Mittens|Noodle|Nutmeg|Peanut|Pudding|Rascal|"
+     "Rocket|Rusty|Shadow|Snowball|Socks|Sparky|Thunder|Toffee|Turnip|Waffles|Whiskers",
      0, 0},
     {"wild", "self",
      "fox|hare|badger|deer|wolf|bear|squirrel|hedgehog|heron|eagle|hawk|otter|beaver|weasel|mole|toad|lizard|wild boar|"
      "lynx|elk|stork|swan|crane|cuckoo|woodpecker|bat|rabbit|seal|porcupine|magpie|falcon|salamander",
      0, 0},
-    {"fruit", "self/one",
-     "apples/apple|pears/pear|plums/plum|cherries/cherry|peaches/peach|apricots/apricot|figs/fig|lemons/lemon|"
-     "oranges/orange|melons/melon|quinces/quince|walnuts/walnut|chestnuts/chestnut|hazelnuts/hazelnut|pumpkins/pumpkin|"
-     "cabbages/cabbage|onions/onion|carrots/carrot|potatoes/potato|turnips/turnip|beans/bean|mushrooms/mushroom|"
-     "tomatoes/tomato|cucumbers/cucumber|radishes/radish|eggs/egg|shells/shell|pebbles/pebble|feathers/feather|"
-     "acorns/acorn|pine cones/pine cone|strawberries/strawberry|blackberries/blackberry|artichokes/artichoke|"
-     "olives/olive|coconuts/coconut|pomegranates/pomegranate|grapefruits/grapefruit|limes/lime|leeks/leek",
+    {"fruit", "self",
+     "apples|pears|plums|cherries|peaches|apricots|figs|lemons|oranges|melons|walnuts|chestnuts|hazelnuts|pumpkins|"
+     "cabbages|onions|carrots|potatoes|turnips|beans|mushrooms|tomatoes|cucumbers|eggs|shells|pebbles|feathers|acorns|"
+     "pine cones|strawberries|blackberries|coconuts|leeks",
      0, 0},
     {"many", "self", NUMBERS, 6, 12},
     {"few", "self", NUMBERS, 2, 4},
@@ -175,8 +166,8 @@ static const WordClass WORD_CLASSES[] = {
      "the carnival|the new year celebration|the banquet|the family reunion",
      0, 0},
     {"tree", "self",
-     "oak|birch|pine|maple|elm|ash|willow|poplar|cedar|chestnut|linden|beech|walnut|spruce|larch|alder|hawthorn|"
-     "cypress|rowan|juniper",
+     "oak|birch|pine|maple|elm|ash|willow|poplar|cedar|sycamore|linden|beech|hazel|spruce|larch|alder|hawthorn|cypress|"
+     "rowan|juniper",
      0, 0},
     {"flower", "self",
      "roses|tulips|daisies|lilies|violets|sunflowers|poppies|marigolds|daffodils|bluebells|orchids|peonies|foxgloves|"
