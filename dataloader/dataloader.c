@@ -198,8 +198,8 @@ int dataloader_shared_shards(const DataLoader *a, const DataLoader *b) {
 
 // ---- the order of rows
 
-// One pass of a Feistel network over pairs (left, right) in [0, a) x [0, b): each half in turn is moved around its circle
-// by a random amount that depends on the other half alone, which can be undone, so the whole is a bijection.
+// One pass of a Feistel network over pairs (left, right) in [0, a) x [0, b): each half in turn is moved around its
+// circle by a random amount that depends on the other half alone, which can be undone, so the whole is a bijection.
 static uint64_t scramble(uint64_t key, uint64_t a, uint64_t b, uint64_t i) {
     enum { ROUNDS = 4 }; // of both halves; the round function is a good generator, so more would change nothing visible
     uint64_t left = i / b, right = i % b;

@@ -26,13 +26,14 @@ typedef struct {
 
 // How rows are cut. Shards are taken in the order of their names (strcmp). A shard of n tokens has n - 1 targets.
 //
-//   training    floor((n - 1) / T) whole rows in each shard; no row crosses a shard's end. When shuffled, all rows of an
-//               epoch come in the order of a permutation computed from (seed, epoch, index), without any table, and the
-//               (n - 1) mod T targets left over are not lost for good: each epoch shifts the shard's rows by another
-//               amount within them. After the last row the next epoch begins.
-//   evaluation  (`whole`) every token but a shard's first is a target exactly once, whatever T is: a shard's last row may
-//               be short, and is filled up with inputs 0 and targets -1 (not to be counted). Rows behind the last one are
-//               all of that kind, so B need not divide their number. The mean over targets >= 0 weights by tokens.
+//   training    floor((n - 1) / T) whole rows in each shard; no row crosses a shard's end. When shuffled, all rows of
+//               an epoch come in the order of a permutation computed from (seed, epoch, index), without any table, and
+//               the (n - 1) mod T targets left over are not lost for good: each epoch shifts the shard's rows by
+//               another amount within them. After the last row the next epoch begins.
+//   evaluation  (`whole`) every token but a shard's first is a target exactly once, whatever T is: a shard's last row
+//               may be short, and is filled up with inputs 0 and targets -1 (not to be counted). Rows behind the last
+//               one are all of that kind, so B need not divide their number. The mean over targets >= 0 weights by
+//               tokens.
 
 // Maps every shard, validates its header and size, the tokens at its start and end, and samples between; every other
 // token is checked when its row is read, so that none out of range gets out of here.

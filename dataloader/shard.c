@@ -84,8 +84,8 @@ void shard_close(Shard *shard) {
 
 // ---- reading
 
-// A mapped page that the file no longer has raises SIGBUS. While this thread copies, `escape` leads back out of the copy;
-// a SIGBUS of any other origin goes to whoever handled it before.
+// A mapped page that the file no longer has raises SIGBUS. While this thread copies, `escape` leads back out of the
+// copy; a SIGBUS of any other origin goes to whoever handled it before.
 static _Thread_local sigjmp_buf *volatile escape;
 static struct sigaction previous_action;
 

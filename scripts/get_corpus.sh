@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches a corpus into data/NAME as train.txt and val.txt, documents separated by lines <|endoftext|>; with --vocab also
-# trains a tokenizer and writes token shards. Every download is verified; a failure leaves nothing behind.
+# Fetches a corpus into data/NAME as train.txt and val.txt, documents separated by lines <|endoftext|>; with --vocab
+# also trains a tokenizer and writes token shards. Every download is verified; a failure leaves nothing behind.
 set -u
 
 usage() {
@@ -125,8 +125,8 @@ split_text() { # file
 
 get_stories() {
     [ -x "$root/stories" ] || fail "./stories is missing; run make first"
-    ./stories --bytes "${megabytes}M" --out "$result/train.txt" --validation-stories 1000 --validation-out "$result/val.txt" \
-        --floor-out "$result/floor.json" || exit 1
+    ./stories --bytes "${megabytes}M" --out "$result/train.txt" --validation-stories 1000 \
+        --validation-out "$result/val.txt" --floor-out "$result/floor.json" || exit 1
 }
 
 # sha256 of the extracted texts of package version 1.0.0
@@ -141,7 +141,7 @@ get_austen() {
 ($(tail -n 1 "$work/log")); run: sudo apt-get update, then try again"
     dpkg-deb -x "$work"/r-cran-janeaustenr_*.deb "$work/package" || fail "the package cannot be unpacked; try again"
     mkdir "$work/novels"
-    python3 "$root/scripts/extract_austen.py" "$work/package/usr/lib/R/site-library/janeaustenr/data" "$work/novels" || exit 1
+    python3 scripts/extract_austen.py "$work/package/usr/lib/R/site-library/janeaustenr/data" "$work/novels" || exit 1
     for novel in emma mansfieldpark northangerabbey prideprejudice sensesensibility persuasion; do
         [ -s "$work/novels/$novel.txt" ] || fail "the package does not hold the six novels ($novel is missing)"
     done
@@ -191,7 +191,7 @@ nothing was kept: check the network, then try again"
         fail "the package does not hold enwik8; nothing was kept"
     verify md5sum $enwik8_sum "$work/enwik8"
     if [ -n "$prose" ]; then
-        python3 "$root/scripts/strip_enwik.py" "$work/enwik8" "$result/train.txt" "$result/val.txt" || exit 1
+        python3 scripts/strip_enwik.py "$work/enwik8" "$result/train.txt" "$result/val.txt" || exit 1
     else # the split that published results on enwik8 use
         head -c 90000000 "$work/enwik8" >"$result/train.txt" &&
             tail -c 10000000 "$work/enwik8" | head -c 5000000 >"$result/val.txt" &&
