@@ -238,19 +238,19 @@ static void take_ranks(Tokenizer *tokenizer, const VocabularyFile *file, int ran
     tokenizer->offsets[ranks] = offset;
 }
 
+// `vocab` is what was asked for, 0 for all of the file.
 static int check_vocab(const VocabularyFile *file, int vocab, Error *error) {
-    uint64_t available = file->lines + 1;
-    if (vocab && (uint64_t)vocab > available)
+    long long available = (long long)file->lines + 1, wanted = vocab ? vocab : available;
+    if (wanted > TOKENIZER_VOCAB_MAX || vocab < 0 || (vocab && vocab < TOKENIZER_VOCAB_MIN))
         return error_set(error,
-                         "%.700s: a vocabulary of %d was asked for, the file has %llu ranks, which with "
-                         "end-of-text make %llu",
-                         file->path, vocab, (unsigned long long)file->lines, (unsigned long long)available);
-    if (vocab ? vocab < TOKENIZER_VOCAB_MIN || vocab > TOKENIZER_VOCAB_MAX : available > TOKENIZER_VOCAB_MAX)
-        return error_set(error,
-                         "%.700s: a vocabulary of %llu; expected %d to %d with end-of-text, since shards hold "
+                         "%.700s: a vocabulary of %lld; expected %d to %d with end-of-text, since shards hold "
                          "16-bit ids; take the first ranks with --vocab %d",
-                         file->path, vocab ? (unsigned long long)vocab : (unsigned long long)available,
-                         TOKENIZER_VOCAB_MIN, TOKENIZER_VOCAB_MAX, TOKENIZER_VOCAB_MAX);
+                         file->path, wanted, TOKENIZER_VOCAB_MIN, TOKENIZER_VOCAB_MAX, TOKENIZER_VOCAB_MAX);
+    if (wanted > available)
+        return error_set(error,
+                         "%.700s: a vocabulary of %lld was asked for, the file has %lld ranks, which with "
+                         "end-of-text make %lld",
+                         file->path, wanted, available - 1, available);
     return 0;
 }
 
