@@ -14,6 +14,9 @@
 
 enum { CHECK_MAX_BYTES = 1 << 30 };
 
+// Twice as many are still below STORY_VALIDATION_FIRST.
+#define MOST_STORIES 5e11
+
 typedef struct {
     int64_t bytes, stories, seed, first, validation_stories;
     const char *out, *validation_out, *floor_out, *check;
@@ -41,21 +44,22 @@ static Options describe_options(Arguments *arguments) {
                    "  stories --first 41 --stories 1      story 41 alone, the same as in the middle of a longer text\n",
     };
     const Option items[] = {
-        {"size", "bytes", 0, OPTION_LONG, &arguments->bytes, 1, 1e15, NULL,
+        {"size", "bytes", 0, OPTION_LONG, &arguments->bytes, 1, 1e14, NULL,
          "stop behind the story that reaches so many bytes", 0, ""},
-        {"size", "stories", 0, OPTION_LONG, &arguments->stories, 0, 1e12, NULL,
+        {"size", "stories", 0, OPTION_LONG, &arguments->stories, 0, MOST_STORIES, NULL,
          "write exactly so many instead (0: go by --bytes)", 0, ""},
         {"which", "seed", 0, OPTION_LONG, &arguments->seed, 0, 9e15, NULL, "another seed, other stories", 0, ""},
-        {"which", "first", 0, OPTION_LONG, &arguments->first, 0, 1e12, NULL, "number of the first story", 0, ""},
+        {"which", "first", 0, OPTION_LONG, &arguments->first, 0, MOST_STORIES, NULL, "number of the first story", 0,
+         ""},
         {"files", "out", 'o', OPTION_STRING, &arguments->out, 0, 0, "FILE", "write here instead of standard output", 0,
          ""},
-        {"files", "validation-stories", 0, OPTION_LONG, &arguments->validation_stories, 0, 1e12, NULL,
+        {"files", "validation-stories", 0, OPTION_LONG, &arguments->validation_stories, 0, MOST_STORIES, NULL,
          "write so many more, of other numbers than any training text's", 0, ""},
         {"files", "validation-out", 0, OPTION_STRING, &arguments->validation_out, 0, 0, "FILE", "their file", 0, ""},
         {"files", "floor-out", 0, OPTION_STRING, &arguments->floor_out, 0, 0, "FILE.json",
          "stories, bytes and bits of both parts", 0, ""},
         {"checking", "check", 0, OPTION_STRING, &arguments->check, 0, 0, "FILE",
-         "say how well the stories in FILE (- for standard input) keep the grammar and their own facts", 0, ""},
+         "how well the stories in FILE (- for standard input) keep grammar and facts", 0, ""},
     };
     options_add(&options, items, (int)(sizeof(items) / sizeof(*items)));
     return options;
@@ -168,7 +172,7 @@ typedef struct {
 } Totals;
 
 static double percent(long part, long whole) {
-    return whole ? 100.0 * (double)part / (double)whole : 100.0;
+    return whole ? 100.0 * (double)part / (double)whole : 0.0;
 }
 
 static void check_story(const StoryGrammar *grammar, const char *text, size_t bytes, Totals *totals) {
