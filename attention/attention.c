@@ -11,7 +11,13 @@
 #define MECHANISMS(X) \
     X(softmax) \
     X(yat) \
-    X(yat_spherical)
+    X(yat_spherical) \
+    X(uniform) \
+    X(elu) \
+    X(cosformer) \
+    X(favor) \
+    X(rff) \
+    X(slay)
 // clang-format on
 
 #define DECLARE(name) extern const Attention attention_##name;

@@ -12,5 +12,7 @@ typedef void NaiveAttention(double *o, const double *q, const double *k, const d
 
 // attention/naive_quadratic.c
 NaiveAttention naive_softmax, naive_yat, naive_yat_spherical;
+// attention/naive_linear.c
+NaiveAttention naive_uniform, naive_elu, naive_cosformer, naive_favor, naive_rff, naive_slay;
 
 #endif

@@ -1,0 +1,111 @@
+// The one causal core of every linear attention:
+//     out_i = sum_{j<=i} <phi(q_i), phi(k_j)> v_j / (sum_{j<=i} <phi(q_i), phi(k_j)> + delta)
+//
+// A mechanism gives a feature map and its gradient; the core does the rest: chunks, states, decoding, threads. A
+// feature vector is a product of two, phi = outer (x) inner, because that is what SLAY's are. So a score costs
+// outer + inner multiplications instead of outer * inner, and the wide product exists for one block of one tile only.
+// Maps that are no product have inner = 0.
+//
+// Features are stored feature-major: feature f of row i of a tile is at [f * TILE + i] (attention/linear_tile.h).
+#ifndef ATTENTION_LINEAR_H
+#define ATTENTION_LINEAR_H
+
+#include "attention.h"
+#include "linear_tile.h"
+
+typedef struct {  // where the rows of a tile stand
+    int position; // of the first row in its sequence
+    int count;    // 1 .. TILE; maps compute tile_lanes(count) of them, the rest of their input is 0
+} LinearRows;
+
+typedef struct {     // the features of one tile of queries or keys, or their gradients
+    real *outer;     // (outer, TILE)
+    real *inner;     // (inner, TILE)
+    real *log_scale; // (TILE) maps with log_scaled only: the features are exp(log_scale) times what is stored
+    real *tape;      // (tape, TILE) whatever `features` wants to hand to `gradient`
+} LinearFeatures;
+
+typedef struct LinearMap LinearMap;
+struct LinearMap {
+    int outer, inner, tape; // widths
+    int fixed_inner;        // inner does not depend on the vector: its gradient is not computed
+    int squared_inner;      // a score takes <inner, inner>^2. The equal finite state would have inner^2 / 2 columns, so
+                            // such a map is always computed pair by pair and decodes with a cache of its features
+    int log_scaled;         // keys come with a scale too large or small for a float; then inner is 1 and the core's own
+    int is_signed;          // scores may be negative: the denominator is floored in magnitude, and counted
+    double feature_cost;    // multiplications per vector, for the flop count and the choice of form
+    size_t packed_size;
+    // Rearranges the constants of one head as the other two want them, (packed_size).
+    void (*pack)(real *packed, const real *constants, int head, const AttentionConfig *config);
+    // x (HS, TILE) -> features and tape
+    void (*features)(LinearFeatures *features, const real *x, LinearRows rows, const real *packed,
+                     const AttentionConfig *config);
+    // Gradients of features -> dx (HS, TILE), overwritten. `d` may be used as scratch. d->log_scale is the gradient that
+    // reaches a log_scaled map through its scale (only delta sees the scale).
+    void (*gradient)(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows, const real *packed,
+                     const AttentionConfig *config);
+};
+
+size_t linear_saved_size(const LinearMap *map, const AttentionConfig *config);
+size_t linear_work_size(const LinearMap *map, const AttentionConfig *config);
+size_t linear_cache_size(const LinearMap *map, const AttentionConfig *config);
+void linear_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants, real *work,
+                    const AttentionConfig *config);
+void linear_backward(const LinearMap *map, real *dqkv, const real *dout, const real *qkv, const real *out,
+                     const real *saved, const real *constants, real *work, const AttentionConfig *config);
+void linear_step(const LinearMap *map, real *out, real *cache, int pos, int n, const real *qkv, const real *constants,
+                 real *work, const AttentionConfig *config);
+double linear_flops(const LinearMap *map, const AttentionConfig *config);
+
+// Rows per chunk for sequences of T rows: config->chunk, or the cheapest; T itself means pair by pair, without a state.
+int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config);
+
+// How many rows' denominators were floored since the program started (signed maps).
+uint64_t linear_floored_rows(void);
+// Says once per program that `name` has signed scores.
+void linear_warn_signed(const char *name);
+
+enum { LINEAR_OUTER_MAX = 65536 }; // outer features, for the mechanisms' checks
+
+// Features of a size that no product of a query's and a key's, times v, summed over a long sequence, overflows.
+#define LINEAR_FEATURE_MAX ((real)1048576)
+
+// The functions of struct Attention, from `LinearMap map_of(const AttentionConfig *)`.
+#define LINEAR_ATTENTION_FUNCTIONS(map_of)                                                                             \
+    static size_t saved_size(const AttentionConfig *config) {                                                          \
+        LinearMap map = map_of(config);                                                                                \
+        return linear_saved_size(&map, config);                                                                        \
+    }                                                                                                                  \
+    static size_t work_size(const AttentionConfig *config) {                                                           \
+        LinearMap map = map_of(config);                                                                                \
+        return linear_work_size(&map, config);                                                                         \
+    }                                                                                                                  \
+    static size_t cache_size(const AttentionConfig *config) {                                                          \
+        LinearMap map = map_of(config);                                                                                \
+        return linear_cache_size(&map, config);                                                                        \
+    }                                                                                                                  \
+    static void forward(real *out, real *saved, const real *qkv, const real *constants, real *work,                    \
+                        const AttentionConfig *config) {                                                               \
+        LinearMap map = map_of(config);                                                                                \
+        linear_forward(&map, out, saved, qkv, constants, work, config);                                                \
+    }                                                                                                                  \
+    static void backward(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,            \
+                         const real *constants, real *work, const AttentionConfig *config) {                           \
+        LinearMap map = map_of(config);                                                                                \
+        linear_backward(&map, dqkv, dout, qkv, out, saved, constants, work, config);                                   \
+    }                                                                                                                  \
+    static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,       \
+                     const AttentionConfig *config) {                                                                  \
+        LinearMap map = map_of(config);                                                                                \
+        linear_step(&map, out, cache, pos, n, qkv, constants, work, config);                                           \
+    }                                                                                                                  \
+    static double flops(const AttentionConfig *config) {                                                               \
+        LinearMap map = map_of(config);                                                                                \
+        return linear_flops(&map, config);                                                                             \
+    }
+// Their places in a struct Attention.
+#define LINEAR_ATTENTION_FIELDS                                                                                        \
+    .saved_size = saved_size, .work_size = work_size, .cache_size = cache_size, .forward = forward,                    \
+    .backward = backward, .step = step, .flops = flops
+
+#endif

@@ -1,0 +1,161 @@
+// What the two test programs of the linear attentions share: every mechanism and variant, and a set of buffers.
+#ifndef ATTENTION_TEST_LINEAR_CASES_H
+#define ATTENTION_TEST_LINEAR_CASES_H
+
+#include "attention.h"
+#include "naive.h"
+#include "../core/memory.h"
+#include "../core/random.h"
+#include "../core/test.h"
+
+#include <stdlib.h>
+
+typedef struct {
+    const char *label, *name;
+    NaiveAttention *naive;
+    int is_signed;
+    AttentionConfig set; // fields that are not 0 replace the mechanism's defaults
+} Variant;
+
+#define SLAY(label, is_signed, ...)                                                                                    \
+    {                                                                                                                  \
+        label, "slay", naive_slay, is_signed, {                                                                        \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    }
+static const Variant variants[] = {
+    {"uniform", "uniform", naive_uniform, 0, {0}},
+    {"elu", "elu", naive_elu, 0, {0}},
+    {"elu, clamp", "elu", naive_elu, 0, {.denominator = DENOMINATOR_CLAMP}},
+    {"cosformer", "cosformer", naive_cosformer, 0, {0}},
+    {"favor relu", "favor", naive_favor, 0, {.M = 40}},
+    {"favor exp", "favor", naive_favor, 0, {.M = 33, .features = FEATURES_EXP}},
+    {"favor exp, orthogonal, big delta",
+     "favor",
+     naive_favor,
+     0,
+     {.M = 33, .features = FEATURES_EXP, .omega = OMEGA_ORTHOGONAL, .delta = 1e-2f}},
+    {"rff", "rff", naive_rff, 1, {.M = 24, .delta = 1e-3f}},
+    SLAY("slay", 0, .P = 8),
+    SLAY("slay, published scaling", 0, .R = 2, .scale_features = -1),
+    SLAY("slay, orthogonal", 0, .R = 2, .M = 20, .P = 5, .omega = OMEGA_ORTHOGONAL),
+    SLAY("slay, wide", 0, .R = 1, .M = 8, .P = 128),
+    SLAY("slay exact", 0, .M = 8, .poly = POLY_EXACT),
+    SLAY("slay none", 0, .M = 8, .poly = POLY_NONE),
+    SLAY("slay hadamard", 0, .M = 8, .fusion = FUSION_HADAMARD, .denominator = DENOMINATOR_CLAMP),
+    SLAY("slay nystrom", 1, .R = 2, .M = 8, .P = 16, .poly = POLY_NYSTROM),
+    SLAY("slay tensorsketch", 1, .R = 2, .M = 8, .P = 32, .poly = POLY_TENSORSKETCH),
+    SLAY("slay maclaurin", 1, .R = 2, .M = 8, .P = 32, .poly = POLY_MACLAURIN),
+};
+#undef SLAY
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+typedef struct {
+    const Variant *variant;
+    const Attention *attention;
+    AttentionConfig config;
+    size_t numbers; // of out; qkv has three times as many
+    real *qkv, *dqkv, *out, *dout, *saved, *work, *constants;
+    size_t constant_count;
+} Case;
+
+static inline real *test_buffer(size_t n) {
+    return memory_allocate_zeroed(n + 1, sizeof(real), "test buffer");
+}
+
+static inline AttentionConfig variant_config(const Variant *variant, int B, int T, int NH, int HS) {
+    AttentionConfig config = {.B = B, .T = T, .C = NH * HS, .NH = NH, .HS = HS, .max_T = T + 30, .seed = 7};
+    const AttentionConfig *set = &variant->set;
+    const Attention *attention = attention_find(variant->name);
+    if (attention->defaults) attention->defaults(&config);
+    if (set->R) config.R = set->R;
+    if (set->M) config.M = set->M;
+    if (set->P) config.P = set->P;
+    if (set->delta > 0) config.delta = set->delta;
+    if (set->scale_features < 0) config.scale_features = 0;
+    config.poly = set->poly;
+    config.fusion = set->fusion;
+    config.omega = set->omega;
+    config.features = set->features;
+    config.denominator = set->denominator;
+    return config;
+}
+
+// Every fourth key lies near its own query, as pairs do that a kernel has learnt to match.
+static inline void fill_inputs(Case *c) {
+    size_t C = (size_t)c->config.C;
+    for (size_t i = 0; i < 3 * c->numbers; i++) c->qkv[i] = (real)random_normal(1, i);
+    for (size_t i = 0; i < c->numbers; i++) c->dout[i] = (real)random_normal(2, i);
+    for (size_t row = 0; row < c->numbers / C; row += 4) {
+        real *q = c->qkv + row * 3 * C, *k = q + C;
+        for (size_t i = 0; i < C; i++) k[i] = (real)(0.9 * q[i] + 0.3 * k[i]);
+    }
+}
+
+static inline Case make_case(const Variant *variant, int B, int T, int NH, int HS) {
+    Case c = {.variant = variant,
+              .attention = attention_find(variant->name),
+              .config = variant_config(variant, B, T, NH, HS),
+              .numbers = (size_t)B * T * NH * HS};
+    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    attention_constants(c.attention, &c.config, list, &c.constant_count);
+    c.qkv = test_buffer(3 * c.numbers);
+    c.dqkv = test_buffer(3 * c.numbers);
+    c.out = test_buffer(c.numbers);
+    c.dout = test_buffer(c.numbers);
+    c.saved = test_buffer(c.attention->saved_size(&c.config));
+    c.constants = test_buffer(c.constant_count);
+    c.work = NULL;
+    if (c.attention->draw) c.attention->draw(c.constants, 0, &c.config);
+    fill_inputs(&c);
+    return c;
+}
+
+static inline void free_case(Case *c) {
+    real *all[] = {c->qkv, c->dqkv, c->out, c->dout, c->saved, c->work, c->constants};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+// The scratch is made anew each time, of just the size asked for: it depends on chunk and threads.
+static inline void renew_work(Case *c) {
+    free(c->work);
+    c->work = memory_allocate(c->attention->work_size(&c->config) + 1, sizeof(real), "test scratch");
+}
+
+static inline void run_forward(Case *c) {
+    renew_work(c);
+    c->attention->forward(c->out, c->saved, c->qkv, c->constants, c->work, &c->config);
+}
+
+static inline void run_backward(Case *c) {
+    run_forward(c);
+    c->attention->backward(c->dqkv, c->dout, c->qkv, c->out, c->saved, c->constants, c->work, &c->config);
+}
+
+// Largest difference relative to the largest expected number; NaN anywhere gives NaN.
+static inline double difference(const real *found, const real *expected, size_t n) {
+    double worst = 0, largest = 1e-30;
+    for (size_t i = 0; i < n; i++) {
+        double error = fabs((double)found[i] - (double)expected[i]);
+        if (!(error <= worst)) worst = error;
+        if (isnan(error)) return NAN;
+        largest = fmax(largest, fabs((double)expected[i]));
+    }
+    return worst / largest;
+}
+
+static inline real *copy_of(const real *numbers, size_t n) {
+    real *copy = test_buffer(n);
+    memcpy(copy, numbers, n * sizeof(real));
+    return copy;
+}
+
+// CHECK with the variant's name in the complaint.
+#define CHECK_VARIANT(variant, condition)                                                                              \
+    do {                                                                                                               \
+        int holds_ = (condition);                                                                                      \
+        CHECK(holds_ &&#condition);                                                                                    \
+        if (!holds_) printf("    %s: %s\n", (variant)->label, #condition);                                             \
+    } while (0)
+
+#endif

@@ -1,0 +1,146 @@
+// The linear attentions in double precision: forward against the naive twins, backward against finite differences,
+// chunks and decoding against the whole.
+#include "test_linear_cases.h"
+
+// The output of the naive twin for the whole case, (B,T,C).
+static void naive_forward(real *out, const Case *c) {
+    const AttentionConfig *config = &c->config;
+    int T = config->T, HS = config->HS, C = config->C;
+    double *rows[4]; // q, k, v, o of one head
+    for (int i = 0; i < 4; i++) rows[i] = memory_allocate((size_t)T * HS, sizeof(double), "a head");
+    for (int task = 0; task < config->B * config->NH; task++) {
+        size_t first = (size_t)(task / config->NH) * T;
+        int head = task % config->NH;
+        for (int which = 0; which < 3; which++)
+            for (int i = 0; i < T * HS; i++)
+                rows[which][i] = c->qkv[(first + i / HS) * 3 * C + (size_t)which * C + head * HS + i % HS];
+        c->variant->naive(rows[3], rows[0], rows[1], rows[2], c->constants, head, T, config);
+        for (int i = 0; i < T * HS; i++) out[(first + i / HS) * C + head * HS + i % HS] = rows[3][i];
+    }
+    for (int i = 0; i < 4; i++) free(rows[i]);
+}
+
+static void test_forward_equals_naive_twin(void) {
+    static const int shapes[][4] = {{1, 1, 1, 8}, {2, 37, 2, 16}, {1, 130, 3, 12}, {1, 67, 1, 7}};
+    for (int v = 0; v < VARIANTS; v++)
+        for (int s = 0; s < 4; s++)
+            for (int chunk = 0; chunk <= 64; chunk += 32) {
+                Case c = make_case(&variants[v], shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3]);
+                real *expected = test_buffer(c.numbers);
+                c.config.chunk = chunk;
+                run_forward(&c);
+                naive_forward(expected, &c);
+                CHECK_VARIANT(c.variant,
+                              difference(c.out, expected, c.numbers) < (c.variant->is_signed ? 1e-7 : 1e-11));
+                free(expected);
+                free_case(&c);
+            }
+}
+
+static double loss(Case *c) {
+    double sum = 0;
+    run_forward(c);
+    for (size_t i = 0; i < c->numbers; i++) sum += (double)c->out[i] * c->dout[i];
+    return sum;
+}
+
+// Fourth-order central differences. Signed variants are left to rows whose sums are not near zero.
+static double finite_difference(Case *c, size_t i) {
+    const double h = 1e-4;
+    double kept = c->qkv[i], value[4];
+    static const double steps[4] = {-2, -1, 1, 2};
+    for (int s = 0; s < 4; s++) {
+        c->qkv[i] = kept + steps[s] * h;
+        value[s] = loss(c);
+    }
+    c->qkv[i] = kept;
+    return (value[0] - 8 * value[1] + 8 * value[2] - value[3]) / (12 * h);
+}
+
+// Rows of signed variants with a denominator near zero have gradients that no finite difference follows.
+static void silence_small_denominators(Case *c) {
+    const AttentionConfig *config = &c->config;
+    run_forward(c);
+    for (int b = 0; b < config->B; b++)
+        for (int t = 0; t < config->T; t++)
+            for (int i = 0; i < config->C; i++) {
+                size_t row = (size_t)(b * config->NH + i / config->HS) * config->T + t;
+                if (fabs(c->saved[row]) < 0.1) c->dout[((size_t)b * config->T + t) * config->C + i] = 0;
+            }
+}
+
+static void check_gradient(const Variant *variant, int T, int chunk, int HS) {
+    Case c = make_case(variant, 1, T, 2, HS);
+    c.config.chunk = chunk;
+    if (variant->is_signed) silence_small_denominators(&c);
+    run_backward(&c);
+    real *gradient = copy_of(c.dqkv, 3 * c.numbers);
+    double largest = 0;
+    for (size_t i = 0; i < 3 * c.numbers; i++) largest = fmax(largest, fabs(gradient[i]));
+    for (size_t i = 0; i < 3 * c.numbers; i += 7) {
+        double expected = finite_difference(&c, i), error = fabs(gradient[i] - expected);
+        CHECK_VARIANT(variant, error <= 3e-7 * largest + 1e-7 * fabs(expected));
+        if (!(error <= 3e-7 * largest + 1e-7 * fabs(expected)))
+            printf("    T %d chunk %d, number %zu: %.9g, by differences %.9g\n", T, chunk, i, gradient[i], expected);
+    }
+    free(gradient);
+    free_case(&c);
+}
+
+static void test_gradient_equals_finite_differences(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        check_gradient(&variants[v], 1, 0, 8);
+        check_gradient(&variants[v], 21, 0, 8);
+        check_gradient(&variants[v], 21, 4, 6);
+    }
+}
+
+// Whole tiles and several per chunk, where finite differences would take too long: against one chunk for all.
+static void test_every_chunk_size_gives_the_same(void) {
+    static const int chunks[] = {1, 3, 64, 65, 128, 200, 0};
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], 1, 200, 2, 12);
+        c.config.chunk = c.config.T;
+        run_backward(&c);
+        real *out = copy_of(c.out, c.numbers), *gradient = copy_of(c.dqkv, 3 * c.numbers);
+        double tolerance = c.variant->is_signed ? 1e-6 : 1e-10;
+        for (int i = 0; i < 7; i++) {
+            c.config.chunk = chunks[i];
+            run_backward(&c);
+            CHECK_VARIANT(c.variant, difference(c.out, out, c.numbers) < tolerance);
+            CHECK_VARIANT(c.variant, difference(c.dqkv, gradient, 3 * c.numbers) < tolerance);
+        }
+        free(out);
+        free(gradient);
+        free_case(&c);
+    }
+}
+
+// A prefill, then one position at a time, against the forward pass.
+static void test_decoding_equals_forward(void) {
+    static const int prefills[] = {0, 1, 63, 64, 65, 130, 140};
+    for (int v = 0; v < VARIANTS; v++)
+        for (int p = 0; p < 7; p++) {
+            Case c = make_case(&variants[v], 1, 140, 2, 12);
+            int C = c.config.C, T = c.config.T;
+            real *cache = test_buffer(c.attention->cache_size(&c.config)), *out = test_buffer(c.numbers);
+            run_forward(&c);
+            cache[0] = 3; // position 0 starts afresh whatever the cache holds
+            if (prefills[p]) c.attention->step(out, cache, 0, prefills[p], c.qkv, c.constants, c.work, &c.config);
+            for (int t = prefills[p]; t < T; t++)
+                c.attention->step(out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C, c.constants, c.work,
+                                  &c.config);
+            CHECK_VARIANT(c.variant, difference(out, c.out, c.numbers) < (c.variant->is_signed ? 1e-7 : 1e-11));
+            free(cache);
+            free(out);
+            free_case(&c);
+        }
+}
+
+int main(void) {
+    RUN(test_forward_equals_naive_twin);
+    RUN(test_gradient_equals_finite_differences);
+    RUN(test_every_chunk_size_gives_the_same);
+    RUN(test_decoding_equals_forward);
+    return test_summary();
+}
