@@ -64,7 +64,7 @@ typedef struct {                             // what backward needs of one head
     real *query_factors, *key_factors;       // (rows) what q and k were multiplied by
     real *output_dots;                       // (rows) <dout, out>
     real *query_pulls;                       // (rows) sums of a query's pulls
-    const real *saved;                       // (rows) log-sum-exp, or sum + delta
+    const real *levels, *inverses;           // (rows) kept by forward: softmax's maximum, 1 / what to divide by
 } Head;
 
 static size_t head_numbers(const Core *core, size_t rows) {
@@ -72,7 +72,7 @@ static size_t head_numbers(const Core *core, size_t rows) {
 }
 
 static Head head_at(const Core *core, real *base, size_t rows, const real *saved) {
-    Head head = {.saved = saved};
+    Head head = {.levels = saved, .inverses = saved + rows};
     real **wide[] = {&head.queries, &head.keys, &head.douts, &head.dqueries, &head.key_panels, &head.value_panels};
     real **narrow[] = {&head.query_norms, &head.key_norms,   &head.query_factors,
                        &head.key_factors, &head.output_dots, &head.query_pulls};
@@ -107,7 +107,7 @@ static Scratch scratch_at(const Core *core, real *base) {
 }
 
 size_t quadratic_saved_size(const AttentionConfig *config) {
-    return (size_t)config->B * config->NH * config->T;
+    return 2 * (size_t)config->B * config->NH * config->T; // per head: the levels of its rows, the inverses of its rows
 }
 
 size_t quadratic_work_size(const AttentionConfig *config) {
@@ -282,18 +282,19 @@ static void weigh_tile(const Core *core, Scratch *s, const Tile *tile) {
     }
 }
 
-// Divides a finished row and writes it out; returns what backward needs of it.
+// Divides a finished row and writes it out. Returns what backward multiplies the row's weights by; a kernel's weights are
+// relative to its level here and absolute there.
 static real finish_row(const Core *core, real *out, const real *sums, real level, real total) {
     int is_softmax = core->kernel->normalizer == NORMALIZER_SOFTMAX;
-    real delta = is_softmax ? 0 : core->config->delta;
-    real inverse = 1 / (total + delta / level);
+    real delta = is_softmax ? 0 : core->config->delta, inverse = 1 / (total + delta / level);
     for (int d = 0; d < core->config->HS; d++) out[d] = sums[d] * inverse;
-    return is_softmax ? level + real_log(total) : level * total + delta;
+    return is_softmax ? inverse : inverse / level;
 }
 
-// Queries number first .. first + n - 1 of a head against its memory: q, out and saved are at the first of them.
-static void attend(const Core *core, real *out, real *saved, const real *q, size_t first, size_t n,
-                   const Memory *memory, Scratch *s) {
+// Queries number first .. first + n - 1 of a head against its memory; q and out are at the first of them. What backward
+// wants to know of them stays in s->levels and s->totals.
+static void attend(const Core *core, real *out, const real *q, size_t first, size_t n, const Memory *memory,
+                   Scratch *s) {
     size_t C = core->config->C;
     for (size_t i = 0; i < n; i++) {
         pack_scaled(core, s->queries + i * core->width, &s->norms[i], q + i * 3 * C, 1);
@@ -309,8 +310,7 @@ static void attend(const Core *core, real *out, real *saved, const real *q, size
         tile_gather(s->sums, s->scores, memory->values + key * core->width, &tile);
     }
     for (size_t i = 0; i < n; i++) {
-        real kept = finish_row(core, out + i * C, s->sums + i * core->width, s->levels[i], s->totals[i]);
-        if (saved) saved[i] = kept;
+        s->totals[i] = finish_row(core, out + i * C, s->sums + i * core->width, s->levels[i], s->totals[i]);
     }
 }
 
@@ -355,8 +355,12 @@ static void attend_head(const Core *core, real *out, real *saved, const real *q,
     for (size_t r = 0; r < tiles; r++) {
         Scratch s = scratch_of(core, work, owner);
         size_t t = tiles - 1 - r, row = t * tile;
-        attend(core, out + row * C, saved ? saved + row : NULL, q + row * 3 * C, first + row, least(tile, n - row),
-               memory, &s);
+        size_t rows = least(tile, n - row);
+        attend(core, out + row * C, q + row * 3 * C, first + row, rows, memory, &s);
+        if (saved) {
+            memcpy(saved + row, s.levels, rows * sizeof *saved);
+            memcpy(saved + n + row, s.totals, rows * sizeof *saved);
+        }
     }
 }
 
@@ -370,8 +374,8 @@ void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, co
         size_t b = bh / NH, h = bh % NH;
         int owner = omp_get_thread_num();
         Memory memory = memory_at(&core, work.heads + owner * work.head_numbers, T);
-        attend_head(&core, out + b * T * C + h * HS, saved ? saved + bh * T : NULL, qkv + b * T * 3 * C + h * HS, 0, T,
-                    &memory, &work, owner);
+        attend_head(&core, out + b * T * C + h * HS, saved ? saved + bh * 2 * T : NULL, qkv + b * T * 3 * C + h * HS, 0,
+                    T, &memory, &work, owner);
     }
 }
 
@@ -389,35 +393,48 @@ void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int p
 
 // ---- backward
 
+// <dout,out> of up to PANEL rows, as the diagonal of a tile of scores. The sums run as those of <dout,v> do, so that where
+// a query sees one key only, and out = v, the gradient of its score is their difference 0, and not a rounding error for a
+// steep kernel to magnify.
+static void dot_outputs(const Core *core, Head *head, size_t first, size_t n, const real *out, Scratch *s) {
+    for (size_t i = 0; i < n; i++) {
+        pack_row(core, s->queries, out + (first + i) * core->config->C);
+        put_in_panel(core, s->sums, i, s->queries);
+    }
+    Tile tile = tile_of(core, n, n, 0, n); // all see all
+    tile_scores(s->dots, head->douts + first * core->width, s->sums, &tile);
+    for (size_t i = 0; i < n; i++) head->output_dots[first + i] = s->dots[i * tile.stride + i];
+}
+
 // Packs rows first .. last - 1 of a head: q is at row 0 of the head in qkv, out and dout at row 0 of the head in those.
 static void pack_head(const Core *core, Head *head, size_t first, size_t last, const real *q, const real *out,
-                      const real *dout, real *row) {
+                      const real *dout, Scratch *s) {
     size_t C = core->config->C, width = core->width;
     for (size_t t = first; t < last; t++) {
         const real *k = q + t * 3 * C + C, *v = k + C;
-        real *key = head->keys + t * width, *dout_row = head->douts + t * width;
+        real *key = head->keys + t * width;
         head->query_factors[t] = pack_scaled(core, head->queries + t * width, &head->query_norms[t], k - C, 1);
         head->key_factors[t] = pack_scaled(core, key, &head->key_norms[t], k, 0);
         put_in_panel(core, head->key_panels, t, key);
-        pack_row(core, row, v);
-        put_in_panel(core, head->value_panels, t, row);
-        pack_row(core, dout_row, dout + t * C);
-        head->output_dots[t] = dot(dout_row, out + t * C, core->config->HS);
+        pack_row(core, s->queries, v);
+        put_in_panel(core, head->value_panels, t, s->queries);
+        pack_row(core, head->douts + t * width, dout + t * C);
         head->query_pulls[t] = 0;
     }
     memset(head->dqueries + first * width, 0, (last - first) * width * sizeof *head->dqueries);
+    for (size_t t = first; t < last; t += PANEL) dot_outputs(core, head, t, least(PANEL, last - t), out, s);
 }
 
 // Turns a row's scores into weights and its `slopes`, the gradients of the weights, into gradients of the scores.
-static void differentiate_row(const Core *core, real *scores, real *slopes, int n, real saved, real output_dot) {
+static void differentiate_row(const Core *core, real *scores, real *slopes, int n, real level, real inverse,
+                              real output_dot) {
     if (core->kernel->normalizer == NORMALIZER_SOFTMAX) {
 #pragma omp simd
         for (int j = 0; j < n; j++) {
-            scores[j] = real_exp(scores[j] - saved);
+            scores[j] = real_exp(scores[j] - level) * inverse;
             slopes[j] = limited(scores[j] * (slopes[j] - output_dot), LARGEST_SLOPE);
         }
     } else {
-        real inverse = 1 / saved;
         for (int j = 0; j < n; j++) {
             scores[j] *= inverse;
             slopes[j] = limited((slopes[j] - output_dot) * inverse, LARGEST_SLOPE);
@@ -469,9 +486,10 @@ static void differentiate_tile(const Core *core, Head *head, Scratch *s, const P
     tile_scores(s->slopes, head->douts + pair->query * width, head->value_panels + pair->key * width, tile);
     for (int i = 0; i < tile->queries; i++) {
         size_t at = i * tile->stride;
+        size_t query = pair->query + i;
         int n = tile_visible(tile, i);
-        differentiate_row(core, s->scores + at, s->slopes + at, n, head->saved[pair->query + i],
-                          head->output_dots[pair->query + i]);
+        differentiate_row(core, s->scores + at, s->slopes + at, n, head->levels[query], head->inverses[query],
+                          head->output_dots[query]);
         if (core->kernel->slopes) {
             core->kernel->slopes(s->slopes + at, s->pulls, s->dots + at, s->distances + at, n, core->config);
             apply_pulls(core, head, s, pair, i, n);
@@ -544,7 +562,7 @@ static void backward_head(const Core *core, real *dq, const real *dout, const re
 #pragma omp parallel for if (work->together)
     for (size_t t = 0; t < T; t += tile) {
         Scratch s = scratch_of(core, work, owner);
-        pack_head(core, head, t, least(T, t + tile), q, out, dout, s.queries);
+        pack_head(core, head, t, least(T, t + tile), q, out, dout, &s);
     }
     if (work->together) {
 #pragma omp parallel for schedule(dynamic)
@@ -570,7 +588,7 @@ void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, const real *d
     for (size_t bh = 0; bh < heads; bh++) {
         size_t row = bh / NH * T, column = bh % NH * config->HS;
         int owner = omp_get_thread_num();
-        Head head = head_at(&core, work.heads + owner * work.head_numbers, T, saved + bh * T);
+        Head head = head_at(&core, work.heads + owner * work.head_numbers, T, saved + bh * 2 * T);
         backward_head(&core, dqkv + row * 3 * C + column, dout + row * C + column, qkv + row * 3 * C + column,
                       out + row * C + column, &head, &work, owner);
     }

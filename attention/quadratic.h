@@ -2,10 +2,11 @@
 // that memory grows with T and never with T^2. A mechanism gives the score of a pair; how the scores of a row become
 // weights is one of two rules:
 //
-//   NORMALIZER_SOFTMAX   weight = exp(score - log-sum-exp of the row); a running maximum keeps it in range
+//   NORMALIZER_SOFTMAX   weight = exp(score) / sum of the row's; a running maximum keeps it in range
 //   NORMALIZER_KERNEL    weight = score / (sum of the row + delta), for scores that are never negative
 //
-// One number per row is kept for backward: the log-sum-exp, or the sum + delta.
+// Two numbers per row are kept for backward: the maximum and what to divide by. The log-sum-exp, their one-number form,
+// would not do: of scores in the hundreds, which kernels have, it keeps the weights to five digits only.
 //
 // The range of what comes in is limited, so that no finite input gives a NaN: numbers of q, k, v and dout beyond
 // LARGEST_INPUT count as that, and scores and their derivatives stop at limits of their own. No model comes near. NaN
