@@ -1,0 +1,272 @@
+#!/bin/sh
+# Tests of the program train_gpt2 as its user meets it: error messages and exit codes, odd sizes, exact resumption,
+# signals, the lock, numbers that are not finite. Needs ./train_gpt2; makes its own data. Each failure says what was
+# compared. Last line: `N passed, N failed`.
+cd "$(dirname "$0")/.." || exit 1
+[ -x ./train_gpt2 ] || { echo "./train_gpt2 is missing; run make"; echo "0 passed, 1 failed"; exit 1; }
+work=$(mktemp -d) || exit 1
+running=""
+trap '[ -z "$running" ] || kill -9 "$running" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+passed=0 failed=0
+# Models this small spend their time waiting; without this, threads that spin would slow each other on a busy machine.
+export OMP_WAIT_POLICY=passive
+
+pass() { passed=$((passed + 1)); }
+fail() { # name, then what was compared
+    failed=$((failed + 1))
+    echo "FAIL $1"
+    shift
+    printf '    %s\n' "$@"
+}
+check_equal() { # name found expected
+    if [ "$2" = "$3" ]; then pass; else fail "$1" "found    $2" "expected $3"; fi
+}
+check_same_file() { # name file file
+    if difference=$(cmp "$2" "$3" 2>&1); then pass; else fail "$1" "$difference"; fi
+}
+check_contains() { # name part file
+    if grep -qF -e "$2" "$3"; then pass; else fail "$1" "expected \"$2\"" "found    $(head -c 600 "$3")"; fi
+}
+
+# ---- data: shards of pseudo-random tokens below 61, written as octal escapes
+
+octal_bytes() { # value, bytes: little endian
+    awk -v value="$1" -v bytes="$2" 'BEGIN { for (; bytes > 0; bytes--) { printf "\\0%03o", value % 256; value = int(value / 256) } }'
+}
+make_shard() { # path tokens seed
+    {
+        printf '%b' "$(for word in 20240520 1 "$2"; do octal_bytes "$word" 4; done)"
+        head -c 1012 /dev/zero
+        printf '%b' "$(awk -v count="$2" -v x="$3" 'BEGIN {
+            for (i = 0; i < count; i++) { x = (x * 1103 + 12345) % 65536; printf "\\0%03o\\0000", int(x / 7) % 61 } }')"
+    } >"$1"
+}
+mkdir "$work/train" || exit 1
+make_shard "$work/train/a.bin" 1500 1 # shards of unequal size, none a multiple of a row
+make_shard "$work/train/b.bin" 377 2
+make_shard "$work/val.bin" 200 3
+check_equal "a shard's size" "$(wc -c <"$work/train/b.bin" | tr -d ' ')" $((1024 + 2 * 377))
+
+data="--train $work/train"
+sizes="--layers 2 --heads 2 --width 16 --context 32 --vocab 61"
+small="$data $sizes --sequence 16 --batch 4 --warmup 3"
+train() { # options; standard output and error go to $work/out and $work/err
+    ./train_gpt2 "$@" >"$work/out" 2>"$work/err" </dev/null
+}
+
+# ---- refusals: exit code 1, one line that says what is wrong, nothing else
+
+refuse() { # name, part of the message, options
+    name=$1 part=$2
+    shift 2
+    train "$@"
+    code=$?
+    check_equal "$name: exit code" "$code" 1
+    check_equal "$name: lines on standard error" "$(wc -l <"$work/err" | tr -d ' ')" 1
+    check_contains "$name: message" "$part" "$work/err"
+}
+# shellcheck disable=SC2086
+refusals() {
+    out="--out $work/refused --quiet"
+    refuse "unknown option" "unknown option --bacth; did you mean --batch?" $small $out --bacth 4
+    refuse "missing value" "option --batch: expected a value behind it, found nothing" $small $out --batch
+    refuse "batch 0" "option --batch: expected a whole number from 1 to" $small $out --batch 0
+    refuse "batch as text" "expected a whole number, found \"four\"" $small $out --batch four
+    refuse "batch 1e9" "found 1e9" $small $out --batch 1e9
+    refuse "negative batch" "found -3" $small $out --batch -3
+    refuse "layers 0" "option --layers" $small $out --layers 0
+    refuse "T above the context" "expected at most the context of 32, found 64" $small $out --sequence 64
+    refuse "width not divisible" "16 channels cannot be split into 3 heads" $small $out --heads 3
+    refuse "option of another attention" "not to softmax" $small $out --attention softmax --R 3
+    refuse "unknown attention" "softmax" $small $out --attention sotfmax
+    refuse "a stray word" "unexpected word" $small $out stray
+    refuse "no data" "no training data" $sizes $out
+    refuse "missing data" "$work/nowhere" $sizes $out --train "$work/nowhere"
+    refuse "glob without a match" "$work/nowhere*" $sizes $out --train "$work/nowhere*"
+    refuse "token outside the vocabulary" "a.bin" $small $out --vocab 40
+    refuse "too few tokens for a row" "b.bin" $small $out --train "$work/train/b.bin" --context 512 --sequence 400
+    refuse "no such run" "expected a run to resume, found no such directory" --resume "$work/nowhere" --quiet
+    mkdir -p "$work/empty"
+    refuse "a run without checkpoints" "$work/empty" --resume "$work/empty" --quiet
+    refuse "resume and init" "exclude each other" $small $out --resume a --init b
+    refuse "init that is no model" "$work/val.bin" $data $out --init "$work/val.bin"
+    long=$(head -c 10240 /dev/zero | tr '\0' x)
+    refuse "10 kB path for the data" "xxxx" $sizes $out --train "$long"
+    refuse "10 kB path for the run" "xxxx" $small --quiet --out "$long"
+    touch "$work/file"
+    refuse "a file as the run" "$work/file" $small --quiet --out "$work/file"
+    check_equal "no checkpoint was written by any of these" "$(ls "$work/refused" 2>/dev/null | grep -c '^step_')" 0
+}
+refusals
+
+# ---- what must work
+
+works() { # name, options: exit code 0 and nothing on standard error
+    name=$1
+    shift
+    train "$@" --quiet
+    code=$?
+    if [ "$code" = 0 ] && [ ! -s "$work/err" ]; then pass; else fail "$name" "exit code $code" "$(cat "$work/err")"; fi
+}
+# shellcheck disable=SC2086
+odd_sizes() {
+    works "T = 1" $small --sequence 1 --steps 3 --out "$work/t1"
+    works "odd T" $small --sequence 13 --steps 3 --out "$work/t13"
+    works "batch not divisible by the micro-batch" $small --batch 5 --micro-batch 2 --steps 3 --out "$work/b5"
+    works "batch ramp" $small --batch 7 --batch-start 1 --batch-ramp 4 --micro-batch 3 --steps 6 --out "$work/ramp"
+    check_equal "the ramp's tokens" "$(sed -n 's/.*"type": "step".*"tokens": \([0-9]*\),.*/\1/p' "$work/ramp/metrics.jsonl" | tr '\n' ' ')" \
+        "16 48 112 192 304 416 "
+    works "one layer, one head" $small --layers 1 --heads 1 --steps 2 --out "$work/one"
+    works "a space in the path" $small --steps 2 --out "$work/a run"
+    train --help
+    check_equal "--help: exit code" $? 0
+    check_contains "--help: lists the options" "--micro-batch" "$work/out"
+    train --attention list
+    check_equal "--attention list: exit code" $? 0
+    check_contains "--attention list: softmax" "softmax" "$work/out"
+    refuse "a run is there already" "a run is there already" $small --steps 2 --out "$work/one" --quiet
+}
+odd_sizes
+
+# Validation only, and the same loss from a checkpoint as the run itself reported.
+# shellcheck disable=SC2086
+validation() {
+    works "a run with validation" $small --val "$work/val.bin" --steps 4 --out "$work/validated"
+    works "--steps 0" $small --val "$work/val.bin" --init "$work/validated" --sequence 16 --steps 0 --out "$work/looked"
+    loss='s/.*"type": "validation".*"loss": \([0-9.]*\),.*"tokens": \([0-9]*\).*/\1 \2/p'
+    check_equal "validation of a checkpoint" "$(sed -n "$loss" "$work/looked/metrics.jsonl")" \
+        "$(sed -n "$loss" "$work/validated/metrics.jsonl")"
+    check_equal "--steps 0 saves nothing" "$(ls "$work/looked" | grep -c '^step_')" 0
+    train $small --val "$work/train/b.bin" --steps 1 --quiet --out "$work/leak"
+    check_contains "training data among the validation data" "warning" "$work/err"
+}
+validation
+
+# ---- exact resumption: weights, moments, and what the metrics say of each step
+
+step_lines() { # the step lines of a run without the fields that tell the time
+    sed -n '/"type": "step"/s/, "ms":.*//p' "$1/metrics.jsonl"
+}
+check_same_run() { # name run run step
+    check_same_file "$1: weights" "$2/$4/model.safetensors" "$3/$4/model.safetensors"
+    check_same_file "$1: moments" "$2/$4/optimizer.safetensors" "$3/$4/optimizer.safetensors"
+    step_lines "$2" >"$work/steps_a"
+    step_lines "$3" >"$work/steps_b"
+    check_same_file "$1: metrics" "$work/steps_a" "$work/steps_b"
+}
+# N + resume + N against 2N in one go, with dropout, a ramp, micro-batches, and more than one epoch.
+# shellcheck disable=SC2086
+resume_exactly() { # attention
+    run="$work/resume_$1"
+    options="$small --attention $1 --dropout 0.1 --batch 6 --micro-batch 4 --batch-start 2 --batch-ramp 12 --schedule constant"
+    works "$1: in one go" $options --steps 30 --out "$run.whole"
+    works "$1: the first half" $options --steps 15 --out "$run.halves"
+    works "$1: the second half" --resume "$run.halves" --steps 30
+    check_same_run "$1, resumed" "$run.whole" "$run.halves" step_00000030
+    check_equal "$1: lines in the metrics" "$(step_lines "$run.halves" | wc -l | tr -d ' ')" 30
+}
+for attention in $(./train_gpt2 --attention list | cut -d ' ' -f 1); do resume_exactly "$attention"; done
+
+# shellcheck disable=SC2086
+resume_refusals() {
+    half="$work/resume_softmax.halves"
+    refuse "another batch" "the run to resume has 6, found 8" --resume "$half" --steps 40 --batch 8 --quiet
+    refuse "another seed" "--seed" --resume "$half" --steps 40 --seed 4 --quiet
+    refuse "another width" "--width" --resume "$half" --steps 40 --width 32 --quiet
+    refuse "other data" "$work/train/b.bin" --resume "$half" --steps 40 --train "$work/train/b.bin" --quiet
+    works "another batch, forced" --resume "$half" --steps 32 --batch 8 --force
+    refuse "weights alone" "use --init" --resume "$work/weights_alone" --quiet
+}
+mkdir -p "$work/weights_alone"
+cp "$work/resume_softmax.whole/step_00000030/config.json" "$work/resume_softmax.whole/step_00000030/model.safetensors" "$work/weights_alone"
+resume_refusals
+
+# The newest checkpoint is damaged: the one before is taken, the warning says so, and the end is the same.
+# shellcheck disable=SC2086
+damaged_checkpoint() {
+    works "two checkpoints" $small --steps 20 --save-every 10 --keep 3 --out "$work/damaged"
+    cp -r "$work/damaged" "$work/intact"
+    printf '\377\377' | dd of="$work/damaged/step_00000020/model.safetensors" bs=1 seek=9000 conv=notrunc 2>/dev/null
+    train --resume "$work/damaged" --steps 20 --quiet
+    check_equal "damaged: exit code" $? 0
+    check_contains "damaged: the warning names the file" "step_00000020" "$work/err"
+    check_same_run "damaged, resumed from the one before" "$work/damaged" "$work/intact" step_00000020
+}
+damaged_checkpoint
+
+# ---- signals and the lock
+
+wait_for_steps() { # run count: until its metrics have so many steps, 20 seconds at most
+    for _ in $(seq 400); do
+        [ "$(step_lines "$1" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
+        sleep 0.05
+    done
+    fail "waiting for step $2 of $1" "found $(step_lines "$1" | wc -l) steps, and on standard error: $(cat "$work/background_err")"
+}
+long="$small --dropout 0.1 --schedule constant --save-every 0"
+start_long_run() { # run: one that ends by a signal only
+    # shellcheck disable=SC2086
+    ./train_gpt2 $long --steps 1G --quiet --out "$1" >/dev/null 2>"$work/background_err" </dev/null &
+    running=$!
+    wait_for_steps "$1" 5
+}
+end_long_run() { # signal
+    kill "-$1" "$running"
+    wait "$running" 2>/dev/null
+    code=$?
+    running=""
+}
+saved_steps() { # run: the steps of its checkpoints
+    ls "$1" | sed -n 's/^step_0*\([0-9]*\)$/\1/p'
+}
+# shellcheck disable=SC2086
+signals() {
+    start_long_run "$work/stopped"
+    refuse "a second run in the same directory" "another run is using this directory" $small --quiet --out "$work/stopped"
+    end_long_run TERM
+    check_equal "SIGTERM: exit code" "$code" 143
+    check_equal "SIGTERM: the step it saved" "$(saved_steps "$work/stopped")" "$(step_lines "$work/stopped" | wc -l | tr -d ' ')"
+    end=$(($(saved_steps "$work/stopped") + 20))
+    works "resumed after SIGTERM" --resume "$work/stopped" --steps $end
+    works "the same without a signal" $long --steps $end --out "$work/calm"
+    check_same_run "resumed after SIGTERM" "$work/calm" "$work/stopped" "step_$(printf %08d $end)"
+    start_long_run "$work/interrupted"
+    end_long_run INT
+    check_equal "SIGINT: exit code" "$code" 130
+    works "resumed after SIGINT" --resume "$work/interrupted" --steps $(($(saved_steps "$work/interrupted") + 1))
+    start_long_run "$work/killed"
+    end_long_run KILL
+    works "the lock of a killed run is free" $small --steps 2 --out "$work/killed"
+}
+signals
+
+# ---- numbers that are not finite: a weight decay that multiplies the weights by -9999 each step
+
+not_finite="$small --lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 24 --save-every 1 --keep 30"
+# shellcheck disable=SC2086
+stop_on_nan() {
+    train $not_finite --quiet --out "$work/stop"
+    check_equal "stop: exit code" $? 1
+    check_contains "stop: message" "is not finite" "$work/err"
+    check_contains "stop: names what to do" "--on-nan skip" "$work/err"
+    newest=$(ls "$work/stop" | grep '^step_' | tail -n 1)
+    works "stop: the last checkpoint is finite ($newest)" $data --init "$work/stop/$newest" --steps 0 --out "$work/stop_look"
+}
+# shellcheck disable=SC2086
+skip_on_nan() {
+    train $not_finite --on-nan skip --quiet --out "$work/skip"
+    check_equal "skip: exit code" $? 0
+    check_contains "skip: reported" '"event": "skipped"' "$work/skip/metrics.jsonl"
+    last_good=$(step_lines "$work/skip" | sed -n '$s/.*"step": \([0-9]*\),.*/\1/p')
+    good=$(printf 'step_%08d' "${last_good:-0}")
+    for file in model optimizer; do
+        check_same_file "skip: $file untouched since $good" "$work/skip/$good/$file.safetensors" "$work/skip/step_00000024/$file.safetensors"
+    done
+    works "skip: the last checkpoint is finite" $data --init "$work/skip/step_00000024" --steps 0 --out "$work/skip_look"
+}
+stop_on_nan
+skip_on_nan
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
