@@ -5,7 +5,11 @@ export BUILD
 PROGRAMS := train_gpt2 sample_gpt2 tokenize stories inspect
 
 # ---- what the machine has: compilers and libraries, probed by compiling and linking
+# (targets that set the machine up themselves first look afterwards, in a make of their own)
+SET_UP_FIRST := setup test quickstart bench test-interop clean help
+ifneq ($(filter-out $(SET_UP_FIRST),$(or $(MAKECMDGOALS),all)),)
 -include $(BUILD)/config.mk
+endif
 $(BUILD)/config.mk: scripts/setup.sh
 	@scripts/setup.sh --probe
 
@@ -86,12 +90,14 @@ test: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) test-programs
 	@scripts/run_tests.sh $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(TEST_SCRIPTS)
 test-programs: all $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient
-test-interop: setup all
+test-interop: setup
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/test_interop.sh
 quickstart: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/quickstart.sh "$(ATTENTION)" "$(SECONDS)"
-bench: setup all
+bench: setup
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@dev/bench/run.sh
 
 # Every source compiled with warnings as errors; for `make check CC=clang BUILD=build/clang`.
