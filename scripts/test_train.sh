@@ -55,6 +55,10 @@ train() { # options; standard output and error go to $work/out and $work/err
     ./train_gpt2 "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 
+saved_steps() { # run: the steps of its checkpoints, a line each
+    find "$1" -maxdepth 1 -name 'step_*' 2>/dev/null | sed -n 's/.*step_0*\([0-9]*\)$/\1/p' | sort -n
+}
+
 # ---- refusals: exit code 1, one line that says what is wrong, nothing else
 
 refuse() { # name, part of the message, options
@@ -96,7 +100,7 @@ refusals() {
     refuse "10 kB path for the run" "xxxx" $small --quiet --out "$long"
     touch "$work/file"
     refuse "a file as the run" "$work/file" $small --quiet --out "$work/file"
-    check_equal "no checkpoint was written by any of these" "$(ls "$work/refused" 2>/dev/null | grep -c '^step_')" 0
+    check_equal "no checkpoint was written by any of these" "$(saved_steps "$work/refused")" ""
 }
 refusals
 
@@ -137,7 +141,7 @@ validation() {
     loss='s/.*"type": "validation".*"loss": \([0-9.]*\),.*"tokens": \([0-9]*\).*/\1 \2/p'
     check_equal "validation of a checkpoint" "$(sed -n "$loss" "$work/looked/metrics.jsonl")" \
         "$(sed -n "$loss" "$work/validated/metrics.jsonl")"
-    check_equal "--steps 0 saves nothing" "$(ls "$work/looked" | grep -c '^step_')" 0
+    check_equal "--steps 0 saves nothing" "$(saved_steps "$work/looked")" ""
     train $small --val "$work/train/b.bin" --steps 1 --quiet --out "$work/leak"
     check_contains "training data among the validation data" "warning" "$work/err"
 }
@@ -217,9 +221,6 @@ end_long_run() { # signal
     code=$?
     running=""
 }
-saved_steps() { # run: the steps of its checkpoints
-    ls "$1" | sed -n 's/^step_0*\([0-9]*\)$/\1/p'
-}
 # shellcheck disable=SC2086
 signals() {
     start_long_run "$work/stopped"
@@ -250,7 +251,7 @@ stop_on_nan() {
     check_equal "stop: exit code" $? 1
     check_contains "stop: message" "is not finite" "$work/err"
     check_contains "stop: names what to do" "--on-nan skip" "$work/err"
-    newest=$(ls "$work/stop" | grep '^step_' | tail -n 1)
+    newest=$(printf 'step_%08d' "$(saved_steps "$work/stop" | tail -n 1)")
     works "stop: the last checkpoint is finite ($newest)" $data --init "$work/stop/$newest" --steps 0 --out "$work/stop_look"
 }
 # shellcheck disable=SC2086
