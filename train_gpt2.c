@@ -801,20 +801,6 @@ static int open_data(Trainer *trainer, Error *error) {
     return 0;
 }
 
-// A size option that contradicts the file the weights come from.
-static int check_sizes(const GPT2Config *asked, const GPT2Config *file, const char *path, Error *error) {
-    const struct {
-        const char *name;
-        int asked, found;
-    } sizes[] = {{"layers", asked->L, file->L}, {"heads", asked->NH, file->NH}, {"width", asked->C, file->C},
-                 {"context", asked->max_T, file->max_T}, {"vocab", asked->V, file->V}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].asked && sizes[i].asked != sizes[i].found)
-            return error_set(error, "%.700s: expected %s %d as asked for, found %d; leave the option out", path,
-                             sizes[i].name, sizes[i].asked, sizes[i].found);
-    return 0;
-}
-
 static void create_model(Trainer *trainer, const Attention *attention) {
     const Settings *settings = &trainer->settings;
     size_t N = (size_t)settings->micro_batch * (size_t)settings->T;
@@ -843,7 +829,7 @@ static int start_from_checkpoint(Trainer *trainer, const Attention **attention, 
     const json_t *saved = gpt2_config_attention(checkpoint.config);
     if (options_find(&trainer->options, "attention")->given) saved = NULL;
     int failed = gpt2_config_from_json(&config, checkpoint.config, settings->init, error) ||
-                 check_sizes(&settings->model, &config, settings->init, error);
+                 gpt2_config_agrees(&settings->model, &config, settings->init, error);
     settings->model = config;
     failed = failed || load_vocabulary(trainer, error) ||
              settings_finish(settings, &trainer->options, attention, saved, error) || open_data(trainer, error);
@@ -860,7 +846,7 @@ static int start_from_llmc(Trainer *trainer, const Attention **attention, Error 
     Settings *settings = &trainer->settings;
     LlmcModel file;
     if (llmc_model_open(&file, settings->init, error)) return -1;
-    int failed = check_sizes(&settings->model, &file.config, settings->init, error);
+    int failed = gpt2_config_agrees(&settings->model, &file.config, settings->init, error);
     settings->model = file.config;
     failed = failed || load_vocabulary(trainer, error) ||
              settings_finish(settings, &trainer->options, attention, NULL, error) || open_data(trainer, error);
@@ -914,23 +900,13 @@ static int start_from_run(Trainer *trainer, const Attention **attention, Error *
     return failed ? -1 : 0;
 }
 
-// RUN/step_00000100 -> RUN: a checkpoint is continued in the run it belongs to.
-static const char *run_of(const char *path) {
-    char *copy = memory_copy_string(path), *slash;
-    while ((slash = strrchr(copy, '/')) && !slash[1] && slash > copy) *slash = 0;
-    slash = strrchr(copy, '/');
-    if (strncmp(slash ? slash + 1 : copy, "step_", 5)) return copy;
-    if (slash) *slash = 0;
-    return slash ? copy : strcpy(copy, ".");
-}
-
 static int start(Trainer *trainer, Error *error) {
     Settings *settings = &trainer->settings;
     const Attention *attention = NULL;
     if (settings->resume && settings->init) return error_set(error, "options --resume and --init exclude each other");
     if (settings->resume && !file_is_directory(settings->resume))
         return error_set(error, "%.700s: expected a run to resume, found no such directory", settings->resume);
-    if (settings->resume && !options_find(&trainer->options, "out")->given) settings->out = run_of(settings->resume);
+    if (settings->resume && !options_find(&trainer->options, "out")->given) settings->out = run_of_checkpoint(settings->resume);
     if (run_open(&trainer->run, settings->out, error)) return -1;
     trainer->run.quiet = settings->quiet;
     if (settings->resume) return start_from_run(trainer, &attention, error);

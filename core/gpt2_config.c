@@ -152,3 +152,19 @@ uint64_t gpt2_config_parameters(const GPT2Config *config) {
     uint64_t C = (uint64_t)config->C, V = (uint64_t)config->V, T = (uint64_t)config->max_T, L = (uint64_t)config->L;
     return (V + T) * C + L * (12 * C * C + 13 * C) + 2 * C;
 }
+
+int gpt2_config_agrees(const GPT2Config *asked, const GPT2Config *file, const char *path, Error *error) {
+    const struct {
+        const char *name;
+        int asked, found;
+    } sizes[] = {{"layers", asked->L, file->L},
+                 {"heads", asked->NH, file->NH},
+                 {"width", asked->C, file->C},
+                 {"context", asked->max_T, file->max_T},
+                 {"vocab", asked->V, file->V}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].asked && sizes[i].asked != sizes[i].found)
+            return error_set(error, "%.700s: expected %s %d as asked for, found %d; leave the option out", path,
+                             sizes[i].name, sizes[i].asked, sizes[i].found);
+    return 0;
+}

@@ -18,6 +18,9 @@ typedef struct {
 // Refuses sizes that are zero, negative or beyond any use, and C that NH does not divide; `path` is for messages.
 int gpt2_config_check(const GPT2Config *config, const char *path, Error *error);
 
+// Refuses a model file at `path` whose sizes are not those asked for; a size of 0 asks for nothing.
+int gpt2_config_agrees(const GPT2Config *asked, const GPT2Config *file, const char *path, Error *error);
+
 // Reads the sizes and refuses what this program does not compute: another activation, untied heads, another epsilon.
 // The model type must be "gpt2", or "slay-gpt2" with an "attention" object.
 int gpt2_config_from_json(GPT2Config *config, const json_t *json, const char *path, Error *error);

@@ -78,6 +78,15 @@ void run_close(Run *run) {
     if (run->lock >= 0) close(run->lock);
 }
 
+char *run_of_checkpoint(const char *path) {
+    char *copy = memory_copy_string(path), *slash;
+    while ((slash = strrchr(copy, '/')) && !slash[1] && slash > copy) *slash = 0; // RUN/ is RUN
+    slash = strrchr(copy, '/');
+    if (strncmp(slash ? slash + 1 : copy, "step_", 5)) return copy;
+    if (slash) *slash = 0;
+    return slash ? copy : strcpy(copy, ".");
+}
+
 // ---- the console
 
 // Ends a step line that stands open on the terminal, so that what follows starts on a line of its own.

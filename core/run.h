@@ -42,6 +42,9 @@ int run_open(Run *run, const char *directory, Error *error);
 int run_open_metrics(Run *run, const json_t *configuration, int64_t step, Error *error);
 void run_close(Run *run);
 
+// RUN/step_00000100 -> RUN, RUN -> RUN: a checkpoint is continued in the run it belongs to. Fresh memory.
+char *run_of_checkpoint(const char *path);
+
 void run_report_step(Run *run, const StepReport *report);
 void run_report_validation(Run *run, const ValidationReport *report);
 void run_report_event(Run *run, int64_t step, const char *event, const char *text); // "saved", "skipped", ...
