@@ -21,7 +21,6 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    const WordClass *source;
     int low, count;       // entries low .. low + count - 1 may be drawn
     int n_words, n_forms; // of the whole list
     Text form_names[MAX_FORMS];
@@ -102,7 +101,7 @@ static int count_parts(const char *text, char separator) {
 }
 
 static void compile_class(Class *class, const WordClass *source) {
-    *class = (Class){.name = source->name, .source = source, .n_words = count_parts(source->words, '|')};
+    *class = (Class){.name = source->name, .n_words = count_parts(source->words, '|')};
     int own_forms = 0, gender = -1;
     const char *cursor = source->forms, *end = cursor + strlen(cursor);
     while (cursor < end) {
