@@ -89,7 +89,6 @@ static const real *gpt2_step(Decoder *decoder, const int *tokens, int n, real *a
     return decoder->logits;
 }
 
-#ifndef GPT2_DECODER_ONLY // test_gpt2.c takes what is above
 // ---------------------------------------------------------------------------------------------------------------------
 // The sampler
 
@@ -194,6 +193,7 @@ static void stream_put(TextStream *stream, const char *bytes, size_t count) {
     fflush(stdout);
 }
 
+#ifndef GPT2_SAMPLER_ONLY // test_gpt2.c takes what is above
 // ---------------------------------------------------------------------------------------------------------------------
 // The program
 
