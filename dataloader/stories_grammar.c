@@ -30,7 +30,7 @@ typedef struct {
 typedef enum {
     NODE_LITERAL, // text
     NODE_CHOICE,  // one of the sequences of choice `choice`
-    NODE_DRAW,    // a word of `class`, not yet in the story; kept in `variable` unless that is -1
+    NODE_DRAW,    // a word of `word_class`, not yet in the story; kept in `variable` unless that is -1
     NODE_RECALL,  // the word in `variable`
     NODE_SET,     // variable = left - right (right may be -1); makes no text
 } NodeKind;
@@ -38,7 +38,7 @@ typedef enum {
 typedef struct {
     NodeKind kind;
     Text text;
-    int choice, class, variable, form, left, right;
+    int choice, word_class, variable, form, left, right;
     int article, capital;
     int ends_sentence; // literal: it closes a sentence
 } Node;
@@ -64,10 +64,7 @@ static const struct {
     {"he", "she", "he"},
     {"him", "her", "him"},
     {"his", "her", "his"},
-    {"himself", "herself", "himself"},
     {"boy", "girl", "boy"},
-    {"son", "daughter", "son"},
-    {"brother", "sister", "brother"},
 };
 
 static int text_equals(Text text, const char *other) {
@@ -86,10 +83,11 @@ static Text next_part(const char **cursor, const char *end, char separator) {
     return part;
 }
 
-static void add_gendered_forms(Class *class, int gender, int own_forms, Text *row) {
+static void add_gendered_forms(Class *word_class, int gender, int own_forms, Text *row) {
     for (size_t i = 0; i < sizeof(GENDERED_FORMS) / sizeof(*GENDERED_FORMS); i++) {
         const char *text = row[gender].text[0] == 'f' ? GENDERED_FORMS[i].female : GENDERED_FORMS[i].male;
-        class->form_names[own_forms + (int)i] = (Text){GENDERED_FORMS[i].name, (int)strlen(GENDERED_FORMS[i].name)};
+        word_class->form_names[own_forms + (int)i] =
+            (Text){GENDERED_FORMS[i].name, (int)strlen(GENDERED_FORMS[i].name)};
         row[own_forms + (int)i] = (Text){text, (int)strlen(text)};
     }
 }
@@ -100,26 +98,27 @@ static int count_parts(const char *text, char separator) {
     return count;
 }
 
-static void compile_class(Class *class, const WordClass *source) {
-    *class = (Class){.name = source->name, .n_words = count_parts(source->words, '|')};
+static void compile_class(Class *word_class, const WordClass *source) {
+    *word_class = (Class){.name = source->name, .n_words = count_parts(source->words, '|')};
     int own_forms = 0, gender = -1;
     const char *cursor = source->forms, *end = cursor + strlen(cursor);
     while (cursor < end) {
-        class->form_names[own_forms] = next_part(&cursor, end, '/');
-        if (text_equals(class->form_names[own_forms], "gender")) gender = own_forms;
+        word_class->form_names[own_forms] = next_part(&cursor, end, '/');
+        if (text_equals(word_class->form_names[own_forms], "gender")) gender = own_forms;
         own_forms++;
     }
-    class->n_forms = own_forms + (gender < 0 ? 0 : (int)(sizeof(GENDERED_FORMS) / sizeof(*GENDERED_FORMS)));
-    class->low = source->low;
-    class->count = (source->high ? source->high + 1 : class->n_words) - source->low;
-    class->texts = memory_allocate((size_t) class->n_words * (size_t) class->n_forms, sizeof(Text), "story words");
+    word_class->n_forms = own_forms + (gender < 0 ? 0 : (int)(sizeof(GENDERED_FORMS) / sizeof(*GENDERED_FORMS)));
+    word_class->low = source->low;
+    word_class->count = (source->high ? source->high + 1 : word_class->n_words) - source->low;
+    word_class->texts =
+        memory_allocate((size_t)word_class->n_words * (size_t)word_class->n_forms, sizeof(Text), "story words");
     cursor = source->words, end = cursor + strlen(cursor);
-    for (int word = 0; word < class->n_words; word++) {
-        Text entry = next_part(&cursor, end, '|'), *row = class->texts + word * class->n_forms;
+    for (int word = 0; word < word_class->n_words; word++) {
+        Text entry = next_part(&cursor, end, '|'), *row = word_class->texts + word * word_class->n_forms;
         const char *inner = entry.text;
         if (entry.length > MAX_WORD_BYTES) die("story grammar: `%.*s` is too long", entry.length, entry.text);
         for (int form = 0; form < own_forms; form++) row[form] = next_part(&inner, entry.text + entry.length, '/');
-        if (gender >= 0) add_gendered_forms(class, gender, own_forms, row);
+        if (gender >= 0) add_gendered_forms(word_class, gender, own_forms, row);
     }
 }
 
@@ -141,12 +140,12 @@ static int find_rule(const StoryGrammar *grammar, Text name) {
     die("story grammar: there is no rule `%.*s`", name.length, name.text);
 }
 
-static int find_form(const Class *class, Text name) {
-    for (int i = 0; i < class->n_forms; i++)
-        if (class->form_names[i].length == name.length &&
-            !memcmp(class->form_names[i].text, name.text, (size_t)name.length))
+static int find_form(const Class *word_class, Text name) {
+    for (int i = 0; i < word_class->n_forms; i++)
+        if (word_class->form_names[i].length == name.length &&
+            !memcmp(word_class->form_names[i].text, name.text, (size_t)name.length))
             return i;
-    die("story grammar: words of class `%s` have no form `%.*s`", class->name, name.length, name.text);
+    die("story grammar: words of class `%s` have no form `%.*s`", word_class->name, name.length, name.text);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -184,9 +183,9 @@ static Node compile_slot(const StoryGrammar *grammar, Text slot) {
     const char *cursor = slot.text, *end = slot.text + slot.length;
     Text name = next_part(&cursor, end, '.');
     if (named) node.variable = find_variable(name);
-    node.class = named ? grammar->variable_class[node.variable] : find_class(grammar, name);
+    node.word_class = named ? grammar->variable_class[node.variable] : find_class(grammar, name);
     if (cursor < end && node.kind == NODE_DRAW) die("story grammar: only the first form of a word can be drawn");
-    if (cursor < end) node.form = find_form(&grammar->classes[node.class], (Text){cursor, (int)(end - cursor)});
+    if (cursor < end) node.form = find_form(&grammar->classes[node.word_class], (Text){cursor, (int)(end - cursor)});
     return node;
 }
 
@@ -299,8 +298,8 @@ StoryGrammar *story_grammar_create_from(const StoryRule *rules, int n_rules) {
     grammar->n_variables = (int)(sizeof(STORY_VARIABLES) / sizeof(*STORY_VARIABLES));
     if (grammar->n_variables > MAX_VARIABLES) die("story grammar: more than %d variables", MAX_VARIABLES);
     for (int i = 0; i < grammar->n_variables; i++) {
-        const char *class = STORY_VARIABLES[i].class;
-        grammar->variable_class[i] = find_class(grammar, (Text){class, (int)strlen(class)});
+        const char *word_class = STORY_VARIABLES[i].word_class;
+        grammar->variable_class[i] = find_class(grammar, (Text){word_class, (int)strlen(word_class)});
     }
     grammar->rules = rules;
     grammar->n_rules = grammar->n_choices = n_rules;
@@ -414,9 +413,9 @@ static size_t render_word(char *out, const Node *node, Text word) {
 }
 
 // A word also has to end where the text's word ends: "Ann" does not fit "Anna".
-static int walk_word(Walk *walk, const Node *node, int class, int word) {
+static int walk_word(Walk *walk, const Node *node, int word_class, int word) {
     char out[MAX_WORD_BYTES + 4];
-    const Class *words = &walk->grammar->classes[class];
+    const Class *words = &walk->grammar->classes[word_class];
     size_t length = render_word(out, node, words->texts[word * words->n_forms + node->form]);
     size_t before = walk->at.position;
     if (!walk_text(walk, out, length)) return 0;
@@ -428,11 +427,11 @@ static int walk_word(Walk *walk, const Node *node, int class, int word) {
 }
 
 // The words of a class that the story has used already, in rising order, each once. Returns how many.
-static int used_words(const Walk *walk, int class, int *used) {
+static int used_words(const Walk *walk, int word_class, int *used) {
     int count = 0;
     for (int i = 0; i < walk->grammar->n_variables; i++) {
         int value = walk->at.value[i], at = count;
-        if (walk->grammar->variable_class[i] != class || value < 0) continue;
+        if (walk->grammar->variable_class[i] != word_class || value < 0) continue;
         while (at > 0 && used[at - 1] >= value) at--;
         if (at < count && used[at] == value) continue;
         memmove(used + at + 1, used + at, (size_t)(count - at) * sizeof(*used));
@@ -452,7 +451,7 @@ static int is_among(const int *values, int count, int value) {
 static int find_word(Walk *walk, const Node *node, int low, int count) {
     size_t before = walk->at.position;
     for (int word = low; word < low + count; word++)
-        if (walk_word(walk, node, node->class, word)) {
+        if (walk_word(walk, node, node->word_class, word)) {
             walk->at.position = before;
             return word;
         }
@@ -460,15 +459,16 @@ static int find_word(Walk *walk, const Node *node, int low, int count) {
 }
 
 static int walk_draw(Walk *walk, const Node *node) {
-    const Class *class = &walk->grammar->classes[node->class];
-    int used[MAX_VARIABLES], n_used = used_words(walk, node->class, used), of = class->count - n_used, word, pick;
+    const Class *word_class = &walk->grammar->classes[node->word_class];
+    int used[MAX_VARIABLES], n_used = used_words(walk, node->word_class, used), of = word_class->count - n_used, word,
+                             pick;
     if (walk->mode == WALK_GENERATE) {
-        word = class->low + draw_choice(walk, of);
+        word = word_class->low + draw_choice(walk, of);
         for (int i = 0; i < n_used; i++) word += word >= used[i];
     } else {
-        word = find_word(walk, node, class->low, class->count);
+        word = find_word(walk, node, word_class->low, word_class->count);
         if (word < 0) return 0;
-        pick = word - class->low;
+        pick = word - word_class->low;
         if (is_among(used, n_used, word)) { // a name given twice
             if (walk->mode == WALK_PARSE) return 0;
             walk->at.facts++;
@@ -478,23 +478,23 @@ static int walk_draw(Walk *walk, const Node *node) {
         }
     }
     if (node->variable >= 0) walk->at.value[node->variable] = (int16_t)word;
-    return walk_word(walk, node, node->class, word);
+    return walk_word(walk, node, node->word_class, word);
 }
 
 static int walk_recall(Walk *walk, const Node *node) {
     int value = walk->at.value[node->variable];
-    const Class *class = &walk->grammar->classes[node->class];
+    const Class *word_class = &walk->grammar->classes[node->word_class];
     if (walk->mode == WALK_CHECK) {
         if (value >= 0) walk->at.facts++;
-        if (value >= 0 && walk_word(walk, node, node->class, value)) {
+        if (value >= 0 && walk_word(walk, node, node->word_class, value)) {
             walk->at.facts_right++;
             return 1;
         }
-        value = find_word(walk, node, 0, class->n_words);
+        value = find_word(walk, node, 0, word_class->n_words);
         if (value < 0) return 0;
     }
     if (value < 0) die("story grammar: variable `%s` is used before it is set", STORY_VARIABLES[node->variable].name);
-    return walk_word(walk, node, node->class, value);
+    return walk_word(walk, node, node->word_class, value);
 }
 
 static void walk_set(Walk *walk, const Node *node) {
@@ -682,12 +682,13 @@ static int begins_word(Text longer, Text shorter) {
     return !isalpha((unsigned char)next) && next != '-';
 }
 
-static int prove_class(const Class *class, Error *error) {
-    for (int a = 0; a < class->n_words; a++)
-        for (int b = 0; b < class->n_words; b++) {
-            Text first = class->texts[a * class->n_forms], second = class->texts[b * class->n_forms];
+static int prove_class(const Class *word_class, Error *error) {
+    for (int a = 0; a < word_class->n_words; a++)
+        for (int b = 0; b < word_class->n_words; b++) {
+            Text first = word_class->texts[a * word_class->n_forms],
+                 second = word_class->texts[b * word_class->n_forms];
             if (a != b && begins_word(first, second))
-                return error_set(error, "class %s: `%.*s` begins `%.*s`", class->name, second.length, second.text,
+                return error_set(error, "class %s: `%.*s` begins `%.*s`", word_class->name, second.length, second.text,
                                  first.length, first.text);
         }
     return 0;
@@ -766,11 +767,11 @@ static int literals_may_clash(const StoryGrammar *grammar, const Node *left, con
 // Stream a goes on with a word, b with a literal: every word that the literal begins with may be the one.
 static int word_may_clash_literal(const StoryGrammar *grammar, const Node *word, const Node *literal, Stream a,
                                   Stream b) {
-    const Class *class = &grammar->classes[word->class];
+    const Class *word_class = &grammar->classes[word->word_class];
     Text text = rest_of(literal->text, b.offset);
-    for (int i = 0; i < class->n_words; i++) {
+    for (int i = 0; i < word_class->n_words; i++) {
         char out[MAX_WORD_BYTES + 4];
-        Text rendered = {out, (int)render_word(out, word, class->texts[i * class->n_forms + word->form])};
+        Text rendered = {out, (int)render_word(out, word, word_class->texts[i * word_class->n_forms + word->form])};
         if (text.length < rendered.length && !memcmp(text.text, out, (size_t)text.length))
             return 1; // cannot tell: say so
         if (!begins_word(text, rendered)) continue;
@@ -787,7 +788,7 @@ static int is_alias(const StoryGrammar *grammar, int variable) {
 
 // Different variables of one class hold different words, and a new word differs from all of them: see used_words().
 static int surely_different(const StoryGrammar *grammar, const Node *left, const Node *right) {
-    if (left->class != right->class || left->form != 0 || right->form != 0) return 0;
+    if (left->word_class != right->word_class || left->form != 0 || right->form != 0) return 0;
     if (left->article != right->article || left->capital != right->capital) return 0;
     if (left->kind != right->kind) return 1;
     return left->kind == NODE_RECALL && left->variable != right->variable && !is_alias(grammar, left->variable) &&
@@ -796,7 +797,7 @@ static int surely_different(const StoryGrammar *grammar, const Node *left, const
 
 // 0: no word of one fits one of the other; 1: some are equal; 2: some begin another.
 static int words_overlap(const StoryGrammar *grammar, const Node *left, const Node *right) {
-    const Class *a = &grammar->classes[left->class], *b = &grammar->classes[right->class];
+    const Class *a = &grammar->classes[left->word_class], *b = &grammar->classes[right->word_class];
     int overlap = 0;
     for (int i = 0; i < a->n_words; i++)
         for (int j = 0; j < b->n_words; j++) {
@@ -812,8 +813,9 @@ static int words_overlap(const StoryGrammar *grammar, const Node *left, const No
 
 static int words_may_clash(const StoryGrammar *grammar, const Node *left, const Node *right, Stream a, Stream b,
                            int in_step) {
-    int same = left->kind == right->kind && left->class == right->class && left->variable == right->variable &&
-               left->form == right->form && left->article == right->article && left->capital == right->capital;
+    int same = left->kind == right->kind && left->word_class == right->word_class &&
+               left->variable == right->variable && left->form == right->form && left->article == right->article &&
+               left->capital == right->capital;
     if (!same) {
         if (surely_different(grammar, left, right)) return 0;
         int overlap = words_overlap(grammar, left, right);

@@ -19,7 +19,7 @@
 #include "stories_grammar.h"
 
 static const struct {
-    const char *name, *class;
+    const char *name, *word_class;
 } STORY_VARIABLES[] = {
     {"hero", "name"},         {"friend", "name"},
     {"third", "name"},        {"holder", "name"},
