@@ -33,7 +33,7 @@ LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard co
 # A test named *_gradient.c is compiled in double precision, with the library to match.
 GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter %_gradient.c,$(TEST_SOURCES))))
 TESTS           := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter-out %_gradient.c,$(TEST_SOURCES)))) $(BUILD)/test_gpt2
-TEST_SCRIPTS    := $(wildcard core/test_*.sh attention/test_*.sh dataloader/test_*.sh scripts/test_*.sh)
+TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh,$(wildcard core/test_*.sh attention/test_*.sh dataloader/test_*.sh scripts/test_*.sh))
 
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)

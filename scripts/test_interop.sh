@@ -1,0 +1,47 @@
+#!/bin/sh
+# Compares with the software that others use: runs every */interop_*.py from the project's root in a Python environment
+# made for this alone (build/venv-interop: tiktoken, transformers, torch, safetensors, numpy; installed once). Each prints
+# `N passed, N failed` as its last line, and so does this, with the sums.
+#   INTEROP_PYTHON=/path/to/python scripts/test_interop.sh     with an environment that is there already
+cd "$(dirname "$0")/.." || exit 1
+packages="tiktoken transformers torch safetensors numpy"
+
+give_up() {
+    printf '%s\n' "$@" "0 passed, 1 failed"
+    exit 1
+}
+has_packages() {
+    "$1" -c "import $(echo "$packages" | tr ' ' ',')" >/dev/null 2>&1
+}
+make_environment() {
+    [ -x build/venv-interop/bin/python ] || python3 -m venv build/venv-interop ||
+        give_up "cannot make a Python environment; on Debian and Ubuntu: apt install python3-venv"
+    has_packages build/venv-interop/bin/python && return
+    echo "installing $packages into build/venv-interop (once; torch is large)"
+    # shellcheck disable=SC2086
+    build/venv-interop/bin/python -m pip install --quiet $packages ||
+        give_up "cannot install $packages; is the network there?"
+}
+
+python=${INTEROP_PYTHON:-}
+[ -n "$python" ] || { mkdir -p build && make_environment && python=build/venv-interop/bin/python; }
+has_packages "$python" || give_up "$python: expected a Python with $packages, found some missing"
+make --no-print-directory all >/dev/null || give_up "the programs do not build; run make"
+
+passed=0 failed=0
+log=$(mktemp) || exit 1
+trap 'rm -f "$log"' EXIT
+for test in */interop_*.py; do
+    [ -e "$test" ] || give_up "expected tests named */interop_*.py, found none"
+    start=$(date +%s)
+    HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error "$python" "$test" >"$log" 2>&1 </dev/null
+    code=$?
+    sums=$(tail -n 1 "$log" | sed -n 's/^\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed$/\1 \2/p')
+    p=${sums% *} f=${sums#* }
+    if [ -z "$sums" ] || { [ "$code" != 0 ] && [ "$f" = 0 ]; }; then p=${p:-0} f=1; fi
+    passed=$((passed + p)) failed=$((failed + f))
+    printf '%-44s %4d passed %3d failed  %3d s\n' "$test" "$p" "$f" $(($(date +%s) - start))
+    [ "$f" = 0 ] || { echo "---- $test (exit code $code)"; tail -n 60 "$log"; echo "----"; }
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
