@@ -286,7 +286,7 @@ static void weigh_tile(const Core *core, Scratch *s, const Tile *tile) {
 // relative to its level here and absolute there.
 static real finish_row(const Core *core, real *out, const real *sums, real level, real total) {
     int is_softmax = core->kernel->normalizer == NORMALIZER_SOFTMAX;
-    real delta = is_softmax ? 0 : core->config->delta, inverse = 1 / (total + delta / level);
+    real inverse = 1 / (is_softmax ? total : total + core->config->delta / level);
     for (int d = 0; d < core->config->HS; d++) out[d] = sums[d] * inverse;
     return is_softmax ? inverse : inverse / level;
 }

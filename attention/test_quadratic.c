@@ -1,0 +1,378 @@
+// The quadratic attentions as they ship, in float: fixture data, tile sizes, decoding, causality, extremes, threads.
+#include "attention.h"
+#include "naive.h"
+#include "../core/memory.h"
+#include "../core/random.h"
+#include "../core/safetensors.h"
+#include "../core/test.h"
+
+#include <float.h>
+#include <stdlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+typedef struct {
+    const char *name, *fixture;
+    int normalizer;
+    NaiveAttention *naive;
+} Variant;
+
+static const Variant variants[] = {
+    {"softmax", "softmax", 0, naive_softmax},
+    {"yat", "yat", NORMALIZER_KERNEL, naive_yat},
+    {"yat", "yat_softmax", NORMALIZER_SOFTMAX, naive_yat},
+    {"yat-spherical", "yat_spherical", 0, naive_yat_spherical},
+};
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+typedef struct {
+    const Attention *attention;
+    AttentionConfig config;
+    size_t numbers; // of out; qkv has three times as many
+    real *qkv, *dqkv, *out, *dout, *saved, *work, *cache;
+} Case;
+
+static real *allocate(size_t n) {
+    return memory_allocate_zeroed(n, sizeof(real), "test buffer");
+}
+
+static Case make_case(const Variant *variant, int B, int T, int NH, int HS, int tile) {
+    Case c = {.attention = attention_find(variant->name),
+              .config = {.B = B,
+                         .T = T,
+                         .C = NH * HS,
+                         .NH = NH,
+                         .HS = HS,
+                         .max_T = T,
+                         .eps = 1e-3f,
+                         .delta = 1e-6f,
+                         .normalizer = variant->normalizer,
+                         .chunk = tile}};
+    c.numbers = (size_t)B * T * NH * HS;
+    c.qkv = allocate(3 * c.numbers);
+    c.dqkv = allocate(3 * c.numbers);
+    c.out = allocate(c.numbers);
+    c.dout = allocate(c.numbers);
+    c.saved = allocate(c.attention->saved_size(&c.config));
+    c.work = allocate(c.attention->work_size(&c.config));
+    c.cache = allocate(c.attention->cache_size(&c.config));
+    for (size_t i = 0; i < 3 * c.numbers; i++) c.qkv[i] = (real)random_normal(1, i);
+    for (size_t i = 0; i < c.numbers; i++) c.dout[i] = (real)random_normal(2, i);
+    return c;
+}
+
+static void free_case(Case *c) {
+    real *all[] = {c->qkv, c->dqkv, c->out, c->dout, c->saved, c->work, c->cache};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+static void forward(Case *c) {
+    c->attention->forward(c->out, c->saved, c->qkv, NULL, c->work, &c->config);
+}
+
+static void forward_and_backward(Case *c) {
+    forward(c);
+    c->attention->backward(c->dqkv, c->dout, c->qkv, c->out, c->saved, NULL, c->work, &c->config);
+}
+
+// The largest difference, relative to the largest number expected.
+static double difference(const real *found, const real *expected, size_t n) {
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = fabs((double)found[i] - expected[i]);
+        if (!(d <= worst)) worst = d;
+        largest = fmax(largest, fabs(expected[i]));
+    }
+    return largest > 0 ? worst / largest : worst;
+}
+
+static int all_finite(const real *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) return 0;
+    }
+    return 1;
+}
+
+static double naive_difference(Case *c, NaiveAttention *naive, int bh) {
+    int T = c->config.T, C = c->config.C, HS = c->config.HS, NH = c->config.NH, n = T * HS;
+    double *q = memory_allocate(4 * (size_t)n, sizeof *q, "a head"), *k = q + n, *v = k + n, *o = v + n;
+    real *found = allocate(n), *expected = allocate(n);
+    size_t row = (size_t)(bh / NH) * T, column = (size_t)(bh % NH) * HS;
+    for (int i = 0; i < n; i++) {
+        const real *from = c->qkv + (row + i / HS) * 3 * C + column + i % HS;
+        q[i] = from[0], k[i] = from[C], v[i] = from[2 * C];
+        found[i] = c->out[(row + i / HS) * C + column + i % HS];
+    }
+    naive(o, q, k, v, NULL, bh % NH, T, &c->config);
+    for (int i = 0; i < n; i++) expected[i] = (real)o[i];
+    double d = difference(found, expected, n);
+    free(q), free(found), free(expected);
+    return d;
+}
+
+// ---- the checks
+
+static void forward_matches_the_naive_twins_at_odd_sizes(void) {
+    static const int lengths[] = {1, 63, 65, 200}, head_sizes[] = {8, 16, 32, 64, 80, 128, 5};
+    for (int v = 0; v < VARIANTS; v++) {
+        for (int i = 0; i < 28; i++) {
+            Case c = make_case(&variants[v], 1, lengths[i % 4], 3, head_sizes[i / 4], 0);
+            forward(&c);
+            for (int h = 0; h < 3; h++) CHECK(naive_difference(&c, variants[v].naive, h) < 1e-5);
+            free_case(&c);
+        }
+    }
+}
+
+// (B,H,T,d) of the fixture to columns column.. of (B,T,stride), B = 1
+static void read_heads(real *to, const Safetensors *file, const char *name, size_t stride, size_t column) {
+    uint64_t shape[4] = {1, 2, 53, 8};
+    float heads[2 * 53 * 8];
+    Error error = {""};
+    CHECK(safetensors_read(heads, file, name, 4, shape, &error) == 0);
+    for (size_t i = 0; i < 2 * 53 * 8; i++) to[i / 8 % 53 * stride + column + i / (53 * 8) * 8 + i % 8] = heads[i];
+}
+
+static void check_fixture(const Safetensors *file, const Variant *variant, int tile) {
+    static const char *const names[] = {"dq", "dk", "dv"};
+    Case c = make_case(variant, 1, 53, 2, 8, tile);
+    real *out = allocate(c.numbers), *dqkv = allocate(3 * c.numbers);
+    char name[64];
+    read_heads(c.qkv, file, "q", 48, 0), read_heads(c.qkv, file, "k", 48, 16), read_heads(c.qkv, file, "v", 48, 32);
+    read_heads(c.dout, file, "dout", 16, 0);
+    snprintf(name, sizeof name, "%s/o", variant->fixture);
+    read_heads(out, file, name, 16, 0);
+    forward_and_backward(&c);
+    CHECK(difference(c.out, out, c.numbers) < 1e-5);
+    for (int i = 0; i < 3; i++) { // one at a time: the others are 0 in both
+        memset(dqkv, 0, 3 * c.numbers * sizeof(real));
+        snprintf(name, sizeof name, "%s/%s", variant->fixture, names[i]);
+        read_heads(dqkv, file, name, 48, 16 * i);
+        for (size_t row = 0; row < 53; row++) {
+            for (size_t d = 0; d < 48; d++) {
+                if (d / 16 != (size_t)i) dqkv[row * 48 + d] = c.dqkv[row * 48 + d] = 0;
+            }
+        }
+        CHECK(difference(c.dqkv, dqkv, 3 * c.numbers) < 1e-5);
+        forward_and_backward(&c);
+    }
+    free(out), free(dqkv);
+    free_case(&c);
+}
+
+static void fixture_data(void) {
+    Safetensors file;
+    Error error;
+    int status = safetensors_open(&file, "dev/fixtures/quadratic.safetensors", &error);
+    CHECK(status == 0); // run from the project's root
+    if (status) return;
+    for (int v = 0; v < VARIANTS; v++) {
+        check_fixture(&file, &variants[v], 0);
+        check_fixture(&file, &variants[v], 16);
+    }
+    safetensors_close(&file);
+}
+
+static void tile_sizes_agree(void) {
+    int tiles[] = {1, 3, 64, 200};
+    for (int v = 0; v < VARIANTS; v++) {
+        Case expected = make_case(&variants[v], 1, 200, 2, 16, 0);
+        forward_and_backward(&expected);
+        for (int t = 0; t < 4; t++) {
+            Case c = make_case(&variants[v], 1, 200, 2, 16, tiles[t]);
+            forward_and_backward(&c);
+            CHECK(difference(c.out, expected.out, c.numbers) < 2e-6);
+            CHECK(difference(c.dqkv, expected.dqkv, 3 * c.numbers) < 1e-5);
+            free_case(&c);
+        }
+        free_case(&expected);
+    }
+}
+
+// The cache starts with what another sequence left behind.
+static void decoding_equals_forward(void) {
+    static const int prefills[] = {0, 1, 63, 64, 65};
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], 1, 130, 3, 20, 0);
+        size_t C = c.config.C;
+        real *out = allocate(c.numbers);
+        forward(&c);
+        for (size_t i = 0; i < c.attention->cache_size(&c.config); i++) c.cache[i] = NAN;
+        for (int p = 0; p < 5; p++) {
+            for (int pos = 0, n; pos < 130; pos += n) {
+                n = pos == 0 && prefills[p] ? prefills[p] : 1;
+                c.attention->step(out + pos * C, c.cache, pos, n, c.qkv + pos * 3 * C, NULL, c.work, &c.config);
+            }
+            CHECK(difference(out, c.out, c.numbers) < 2e-6);
+        }
+        free(out);
+        free_case(&c);
+    }
+}
+
+// A second piece of several positions, not at position 0: what a prompt in chunks gives.
+static void prefill_in_pieces_equals_forward(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], 1, 130, 3, 20, 0);
+        size_t C = c.config.C;
+        real *out = allocate(c.numbers);
+        forward(&c);
+        for (int pos = 0, n; pos < 130; pos += n) {
+            n = pos == 0 ? 50 : pos == 50 ? 37 : 43;
+            c.attention->step(out + pos * C, c.cache, pos, n, c.qkv + pos * 3 * C, NULL, c.work, &c.config);
+        }
+        CHECK(difference(out, c.out, c.numbers) < 2e-6);
+        free(out);
+        free_case(&c);
+    }
+}
+
+// Changing token t, even to numbers of another magnitude, changes no bit before it; nor does a longer sequence.
+static void causality_is_exact(void) {
+    static const int changed[] = {1, 50, 95, 96, 97, 129};
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], 1, 130, 2, 16, 0), longer = make_case(&variants[v], 1, 199, 2, 16, 0);
+        size_t C = c.config.C;
+        real *before = allocate(c.numbers);
+        forward(&c);
+        forward(&longer);
+        CHECK(memcmp(c.out, longer.out, c.numbers * sizeof(real)) == 0);
+        memcpy(before, c.out, c.numbers * sizeof(real));
+        for (int i = 0; i < 6; i++) {
+            real row[3 * 32];
+            memcpy(row, c.qkv + changed[i] * 3 * C, sizeof row);
+            for (size_t d = 0; d < 3 * C; d++) c.qkv[changed[i] * 3 * C + d] *= 1e6f;
+            forward(&c);
+            CHECK(memcmp(c.out, before, changed[i] * C * sizeof(real)) == 0);
+            CHECK(memcmp(c.out + changed[i] * C, before + changed[i] * C, C * sizeof(real)) != 0);
+            memcpy(c.qkv + changed[i] * 3 * C, row, sizeof row);
+        }
+        free(before);
+        free_case(&c), free_case(&longer);
+    }
+}
+
+static void same_bits_from_any_number_of_threads(void) {
+#ifdef _OPENMP
+    static const int threads[] = {1, 2, 7};
+    int usual = omp_get_max_threads();
+    for (int v = 0; v < VARIANTS; v++) {
+        for (int heads = 1; heads <= 5; heads += 4) { // 1: all threads share the head
+            real *out = allocate((size_t)200 * heads * 16), *dqkv = allocate((size_t)3 * 200 * heads * 16);
+            for (int t = 0; t < 3; t++) {
+                omp_set_num_threads(threads[t]);
+                Case c = make_case(&variants[v], 1, 200, heads, 16, 13);
+                forward_and_backward(&c);
+                if (t == 0) memcpy(out, c.out, c.numbers * sizeof(real));
+                if (t == 0) memcpy(dqkv, c.dqkv, 3 * c.numbers * sizeof(real));
+                CHECK(memcmp(out, c.out, c.numbers * sizeof(real)) == 0);
+                CHECK(memcmp(dqkv, c.dqkv, 3 * c.numbers * sizeof(real)) == 0);
+                free_case(&c);
+            }
+            free(out), free(dqkv);
+        }
+    }
+    omp_set_num_threads(usual);
+#endif
+}
+
+// Where one row of q or k is special; the outputs stay averages of v, so none is beyond the largest v.
+static void check_extreme(Case *c, double q_scale, double k_scale, int equal) {
+    size_t C = c->config.C, rows = c->numbers / C;
+    double largest = 0;
+    for (size_t i = 0; i < 3 * c->numbers; i++) c->qkv[i] = (real)random_normal(3, i);
+    for (size_t t = 0; t < rows; t += 3) {
+        real *q = c->qkv + t * 3 * C, *k = q + C;
+        for (size_t d = 0; d < C; d++) q[d] *= (real)q_scale, k[d] = equal ? q[d] : k[d] * (real)k_scale;
+    }
+    for (size_t i = 0; i < 3 * c->numbers; i++) largest = fmax(largest, i % (3 * C) >= 2 * C ? fabs(c->qkv[i]) : 0);
+    forward_and_backward(c);
+    CHECK(all_finite(c->dqkv, 3 * c->numbers));
+    for (size_t i = 0; i < c->numbers; i++) CHECK(fabs(c->out[i]) <= largest * 1.00001);
+}
+
+static void extremes(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        for (int T = 1; T <= 101; T += 100) {
+            Case c = make_case(&variants[v], 1, T, 2, 16, 0);
+            check_extreme(&c, 1, 0, 0);
+            check_extreme(&c, 0, 1, 0);
+            check_extreme(&c, 0, 0, 0);
+            check_extreme(&c, 1, 1, 1);
+            check_extreme(&c, 100, 1, 1);
+            check_extreme(&c, 1e15, 1e15, 0);
+            check_extreme(&c, 1e15, 1e15, 1);
+            check_extreme(&c, 1e-20, 1e20, 0);
+            check_extreme(&c, 1e-30, 1e-30, 1);
+            free_case(&c);
+        }
+    }
+}
+
+// A number of any magnitude that a float can have, either sign, sometimes 0.
+static real any_finite(uint64_t key, uint64_t i) {
+    double exponent = -45 + 83.5 * random_uniform(key, 3 * i), sign = random_uniform(key, 3 * i + 1) < 0.5 ? -1 : 1;
+    double x = random_uniform(key, 3 * i + 2) < 0.1 ? 0 : sign * pow(10, exponent);
+    return (real)fmax(-FLT_MAX, fmin(FLT_MAX, x));
+}
+
+static void no_nan_from_finite_input(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        for (uint64_t round = 0; round < 20; round++) {
+            Case c = make_case(&variants[v], 1, 70, 1, 16, 16);
+            real *stepped = allocate(c.numbers);
+            for (size_t i = 0; i < 3 * c.numbers; i++) c.qkv[i] = any_finite(100 + round, i);
+            for (size_t i = 0; i < c.numbers; i++) c.dout[i] = round % 2 ? any_finite(200 + round, i) : c.dout[i];
+            forward_and_backward(&c);
+            c.attention->step(stepped, c.cache, 0, 70, c.qkv, NULL, c.work, &c.config);
+            CHECK(all_finite(c.out, c.numbers));
+            CHECK(all_finite(c.dqkv, 3 * c.numbers));
+            CHECK(all_finite(stepped, c.numbers));
+            free(stepped);
+            free_case(&c);
+        }
+    }
+}
+
+// NaN and infinity are not papered over: they reach the rows that see them (and may reach a few before, since 0 times NaN
+// is NaN).
+static void bad_input_is_seen(void) {
+    static const real bad[] = {NAN, INFINITY, -INFINITY};
+    for (int v = 0; v < VARIANTS; v++) {
+        for (int i = 0; i < 9; i++) {
+            Case c = make_case(&variants[v], 1, 40, 1, 16, 0);
+            c.qkv[20 * 48 + i / 3 * 16 + 3] = bad[i % 3];
+            forward(&c);
+            CHECK(all_finite(c.out, 8 * 16));
+            CHECK(!all_finite(c.out + 20 * 16, 16));
+            free_case(&c);
+        }
+    }
+}
+
+static void memory_is_linear_in_T(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        const Attention *a = attention_find(variants[v].name);
+        AttentionConfig small = {.B = 1, .T = 16384, .C = 768, .NH = 12, .HS = 64, .max_T = 16384}, large = small;
+        large.T = large.max_T = 4 * small.T;
+        CHECK(a->work_size(&large) <= 4 * a->work_size(&small));
+        CHECK(a->saved_size(&large) == 4 * a->saved_size(&small));
+        CHECK(a->cache_size(&large) == 4 * a->cache_size(&small));
+    }
+}
+
+int main(void) {
+    RUN(forward_matches_the_naive_twins_at_odd_sizes);
+    RUN(fixture_data);
+    RUN(tile_sizes_agree);
+    RUN(decoding_equals_forward);
+    RUN(prefill_in_pieces_equals_forward);
+    RUN(causality_is_exact);
+    RUN(same_bits_from_any_number_of_threads);
+    RUN(extremes);
+    RUN(no_nan_from_finite_input);
+    RUN(bad_input_is_seen);
+    RUN(memory_is_linear_in_T);
+    return test_summary();
+}
