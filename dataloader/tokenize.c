@@ -93,10 +93,7 @@ static void show_progress(Progress *progress, const TextReader *reader) {
 #define OPTION_VOCAB(arguments, help)                                                                                  \
     { "vocabulary", "vocab", 0, OPTION_INT, &(arguments)->vocab, 0, 0, NULL, help, 0, "" }
 #define OPTION_THREADS(arguments)                                                                                      \
-    {                                                                                                                  \
-        "speed", "threads", 'j', OPTION_INT, &(arguments)->threads, 0, 256, NULL, "threads; 0: one for each core", 0, \
-            ""                                                                                                         \
-    }
+    { "speed", "threads", 'j', OPTION_INT, &(arguments)->threads, 0, 256, NULL, "threads; 0: one for each core", 0, "" }
 #define ADD_OPTIONS(options, items) options_add(options, items, (int)(sizeof(items) / sizeof *(items)))
 
 // ---- train
@@ -761,6 +758,30 @@ static void run_info(int argc, char **argv) {
     free(arguments.files);
 }
 
+// ---- export
+
+static void run_export(int argc, char **argv) {
+    Arguments arguments = {0};
+    Error error;
+    Options options = {.usage = "tokenize export --vocab-file FILE --out DIRECTORY\n"
+                                "Writes vocab.json, merges.txt and tokenizer_config.json, which Hugging Face's "
+                                "AutoTokenizer opens."};
+    Option items[] = {
+        OPTION_VOCAB_FILE(&arguments),
+        OPTION_VOCAB(&arguments, "take only the first N - 1 ranks of the file (0: all)"),
+        {"output", "out", 'o', OPTION_STRING, &arguments.out, 0, 0, "DIRECTORY", "made if it is not there", 0, ""},
+    };
+    ADD_OPTIONS(&options, items);
+    parse_arguments(&arguments, &options, argc, argv);
+    if (arguments.file_count) die("unexpected word \"%.200s\"; export takes options only", arguments.files[0]);
+    require_option(arguments.out, "out", "the directory to write");
+    Tokenizer *tokenizer = load_tokenizer(&arguments);
+    die_if(tokenizer_export(tokenizer, arguments.out, &error), &error);
+    printf("%s: a vocabulary of %d for Hugging Face\n", arguments.out, tokenizer_vocab_size(tokenizer));
+    tokenizer_free(tokenizer);
+    free(arguments.files);
+}
+
 // ---- main
 
 static const struct {
@@ -771,6 +792,7 @@ static const struct {
     {"encode", "text to token shards", run_encode},
     {"decode", "token shards to text", run_decode},
     {"info", "what shards and vocabularies hold", run_info},
+    {"export", "a vocabulary as Hugging Face's files", run_export},
 };
 
 static void print_usage(FILE *out) {
@@ -791,7 +813,8 @@ int main(int argc, char **argv) {
         commands[i].run(argc - 1, argv + 1);
         return 0;
     }
-    if (argc > 1) die("unknown command \"%.100s\"; expected train, encode, decode or info; see --help", argv[1]);
+    if (argc > 1)
+        die("unknown command \"%.100s\"; expected train, encode, decode, info or export; see --help", argv[1]);
     print_usage(stderr);
     return 1;
 }

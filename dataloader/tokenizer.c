@@ -314,6 +314,11 @@ const char *tokenizer_token(const Tokenizer *tokenizer, uint32_t id, size_t *byt
     return tokenizer->bytes + tokenizer->offsets[id];
 }
 
+uint32_t tokenizer_find(const Tokenizer *tokenizer, const char *bytes, size_t length) {
+    uint32_t id = length ? find_token(tokenizer, bytes, length) : NO_RANK;
+    return id == NO_RANK ? TOKENIZER_NONE : id;
+}
+
 uint64_t tokenizer_checksum(const Tokenizer *tokenizer, int ranks) {
     uint64_t of_bytes = XXH3_64bits(tokenizer->bytes, tokenizer->offsets[ranks]);
     return XXH3_64bits_withSeed(tokenizer->offsets, ((size_t)ranks + 1) * sizeof(uint32_t), of_bytes);

@@ -28,6 +28,10 @@ size_t tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t byt
 // The bytes of one token (not 0-terminated); end-of-text and ids out of range give 0 bytes.
 const char *tokenizer_token(const Tokenizer *tokenizer, uint32_t id, size_t *bytes);
 
+// The id of the token with exactly these bytes, or TOKENIZER_NONE.
+#define TOKENIZER_NONE UINT32_MAX
+uint32_t tokenizer_find(const Tokenizer *tokenizer, const char *bytes, size_t length);
+
 // xxh3 of the first `ranks` tokens and their lengths: equal vocabularies have equal checksums.
 uint64_t tokenizer_checksum(const Tokenizer *tokenizer, int ranks);
 
@@ -40,5 +44,11 @@ void tokenizer_encoder_free(TokenizerEncoder *encoder);
 // Like tokenizer_encode, but puts the tokens behind the `count` that are there; returns the new count.
 size_t tokenizer_encoder_append(TokenizerEncoder *encoder, const char *text, size_t bytes, uint32_t **tokens,
                                 size_t count, size_t *capacity);
+
+// ---- Hugging Face's files
+
+// Writes vocab.json, merges.txt and tokenizer_config.json into a directory (made if need be), so that Hugging Face's
+// AutoTokenizer opens it. Replaces such files, leaves others alone.
+int tokenizer_export(const Tokenizer *tokenizer, const char *directory, Error *error);
 
 #endif
