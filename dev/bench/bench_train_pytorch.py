@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""A training step here and in PyTorch (eager, fused AdamW), side by side on the same machine.
+
+    dev/bench/bench_train_pytorch.sh [--batch 4] [--sequence 64] [--threads 2] [--rounds 5] [--steps 8]
+
+Both train the same GPT-2 in float32 on the same random tokens: forward, backward, clipping, AdamW. The two take turns,
+each in a process of its own, so that a machine that is busy for a while is busy for both; the ratio is taken within each
+round. The first steps of a process (--skip) do not count. Peak memory is the process's largest resident set.
+"""
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SIZES = {"tiny": (4, 4, 128), "small": (6, 8, 256), "gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}
+CONTEXT, VOCABULARY = 1024, 50257
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", choices=SIZES, default="gpt2")
+    parser.add_argument("--batch", type=int, default=4, help="rows per step")
+    parser.add_argument("--sequence", type=int, default=64, help="tokens per row")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8, help="steps per round that count")
+    parser.add_argument("--skip", type=int, default=2, help="steps per round before those")
+    parser.add_argument("--pytorch-child", metavar="SHARD", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# ---- PyTorch, in a process of its own
+
+
+def make_gpt2(torch, layers, heads, width):
+    """GPT-2 as one writes it in PyTorch: fused attention, tied head."""
+    nn, functional = torch.nn, torch.nn.functional
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.fc, self.fcproj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            B, T, C = x.shape
+            q, k, v = (y.view(B, T, heads, C // heads).transpose(1, 2) for y in self.qkv(self.ln_1(x)).split(C, dim=2))
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
+            return x + self.fcproj(functional.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+    class GPT2(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(CONTEXT, width)
+            self.blocks, self.ln_f = nn.ModuleList(Block() for _ in range(layers)), nn.LayerNorm(width)
+            for weight in self.parameters():
+                if weight.dim() == 2:
+                    nn.init.normal_(weight, std=0.02)
+
+        def forward(self, inputs, targets):
+            x = self.wte(inputs) + self.wpe.weight[: inputs.shape[1]]
+            for block in self.blocks:
+                x = block(x)
+            logits = functional.linear(self.ln_f(x), self.wte.weight)
+            return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    return GPT2()
+
+
+def pytorch_child(options):
+    """Prints {"ms": ..., "loss": ...} for each step."""
+    import numpy
+    import torch
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(1337)
+    model = make_gpt2(torch, *SIZES[options.model])
+    groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": 0.1},
+              {"params": [p for p in model.parameters() if p.dim() != 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=6e-6, betas=(0.9, 0.95), fused=True)
+    tokens = torch.from_numpy(numpy.fromfile(options.pytorch_child, dtype="<u2", offset=1024).astype("int64"))
+    B, T = options.batch, options.sequence
+    for step in range(options.skip + options.steps):
+        start = time.perf_counter()
+        begin = step * B * T % (len(tokens) - B * T - 1)
+        inputs, targets = tokens[begin : begin + B * T].view(B, T), tokens[begin + 1 : begin + B * T + 1].view(B, T)
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(inputs, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        value = loss.item()
+        print(json.dumps({"ms": 1e3 * (time.perf_counter() - start), "loss": value}), flush=True)
+
+
+# ---- both, as processes
+
+
+def peak_megabytes(process):
+    """Waits for the process to end."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss * 1024 / 1e6
+
+
+def run_slay(options, shard, directory):
+    """(step times, losses, peak memory). Ends by SIGKILL once it has done its steps, so that it saves no checkpoint."""
+    run = os.path.join(directory, f"run_{time.monotonic_ns()}")
+    layers, heads, width = map(str, SIZES[options.model])
+    command = ["./train_gpt2", "--train", shard, "--no-shuffle", "--layers", layers, "--heads", heads, "--width", width,
+               "--context", str(CONTEXT), "--vocab", str(VOCABULARY), "--batch", str(options.batch), "--sequence",
+               str(options.sequence), "--threads", str(options.threads), "--steps", "1000000", "--save-every", "0",
+               "--quiet", "--out", run]
+    process = subprocess.Popen(command)
+    steps, wanted = [], options.skip + options.steps
+    while len(steps) < wanted:
+        time.sleep(0.2)
+        if process.poll() is not None:
+            sys.exit(f"./train_gpt2 ended with {process.returncode} after {len(steps)} steps")
+        try:
+            with open(os.path.join(run, "metrics.jsonl")) as lines:
+                steps = [json.loads(line) for line in lines if line.endswith("\n") and '"type": "step"' in line]
+        except FileNotFoundError:
+            pass
+    process.send_signal(signal.SIGKILL)
+    memory = peak_megabytes(process)
+    steps = steps[options.skip : wanted]
+    return [s["ms"] for s in steps], [s["loss"] for s in steps], memory
+
+
+def run_pytorch(options, shard, directory):
+    environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads))
+    command = [sys.executable, os.path.abspath(__file__), "--pytorch-child", shard]
+    for name in "model", "batch", "sequence", "threads", "steps", "skip":
+        command += [f"--{name}", str(getattr(options, name))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=directory)
+    steps = [json.loads(line) for line in process.stdout][options.skip :]
+    memory = peak_megabytes(process)
+    if process.returncode != 0 or len(steps) != options.steps:
+        sys.exit(f"PyTorch's process ended with {process.returncode} after {len(steps)} steps")
+    return [s["ms"] for s in steps], [s["loss"] for s in steps], memory
+
+
+def write_shard(path, count):
+    import numpy
+
+    header = numpy.zeros(256, dtype="<i4")
+    header[:3] = 20240520, 1, count
+    tokens = numpy.random.default_rng(1).integers(0, VOCABULARY, count).astype("<u2")
+    with open(path, "wb") as file:
+        file.write(header.tobytes() + tokens.tobytes())
+
+
+def print_table(options, rounds):
+    B, T = options.batch, options.sequence
+    print(f"\n{options.model}, B={B}, T={T}, fp32, {options.threads} threads, {options.rounds} rounds of {options.steps} steps")
+    print(f"{'':16}{'ms per step':>14}{'quartiles':>18}{'tokens/s':>10}{'peak memory':>14}{'loss':>9}")
+    for name in rounds[0]:
+        times = sorted(ms for r in rounds for ms in r[name][0])
+        median, quarter = statistics.median(times), len(times) // 4
+        quartiles = f"{times[quarter]:.0f} .. {times[-1 - quarter]:.0f}"
+        memory, loss = max(r[name][2] for r in rounds), rounds[-1][name][1][-1]
+        print(f"{name:16}{median:14.1f}{quartiles:>18}{1e3 * B * T / median:10.0f}{memory:11.0f} MB{loss:9.3f}")
+    ours, *others = rounds[0]
+    for name in others:
+        ratios = sorted(statistics.median(r[ours][0]) / statistics.median(r[name][0]) for r in rounds)
+        print(f"{ours} / {name}: {statistics.median(ratios):.3f} of its time per step "
+              f"({ratios[0]:.3f} .. {ratios[-1]:.3f} over the rounds)")
+
+
+def main():
+    options = parse_options()
+    if options.pytorch_child:
+        return pytorch_child(options)
+    if not os.access("./train_gpt2", os.X_OK):
+        sys.exit("./train_gpt2 is missing; run make, and this from the project's root")
+    contenders = {"slay.c": run_slay, "PyTorch eager": run_pytorch}
+    rounds = []
+    with tempfile.TemporaryDirectory() as directory:
+        shard = os.path.join(directory, "tokens.bin")
+        write_shard(shard, 1 << 20)
+        for i in range(options.rounds):
+            rounds.append({name: contender(options, shard, directory) for name, contender in contenders.items()})
+            medians = ", ".join(f"{name} {statistics.median(r[0]):.1f} ms" for name, r in rounds[-1].items())
+            print(f"round {i + 1} of {options.rounds}: {medians}", flush=True)
+    print_table(options, rounds)
+
+
+if __name__ == "__main__":
+    main()
