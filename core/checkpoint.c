@@ -1,4 +1,5 @@
 #include "checkpoint.h"
+#include "gpt2_config.h"
 #include "memory.h"
 
 #include <ctype.h>
@@ -429,6 +430,21 @@ static int is_mask_buffer(const char *name) {
     return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
 }
 
+// A constant of an attention: h.LAYER.attn.NAME, where the weights of that place have one part more.
+static int is_attention_constant(const char *name) {
+    int layer = 0, used = 0;
+    name = without_prefix(name);
+    return sscanf(name, "h.%9d.attn.%n", &layer, &used) == 1 && used > 0 && !strchr(name + used, '.');
+}
+
+// Are the constants to be passed over? So when the model has another attention than softmax and only its weights are
+// wanted, to go on with another mechanism.
+static int skips_constants(const Checkpoint *checkpoint, const Tensor *wanted, int count) {
+    for (int i = 0; i < count; i++)
+        if (is_attention_constant(wanted[i].name)) return 0;
+    return gpt2_config_attention(checkpoint->config) != NULL;
+}
+
 // The index of the wanted tensor of that name, prefix aside; -1 when there is none.
 static int find_wanted(const Tensor *wanted, int count, const char *name) {
     for (int i = 0; i < count; i++)
@@ -449,7 +465,8 @@ static int check_tied_head(const Safetensors *file, const Tensor *head, Error *e
 }
 
 // Sorts the file's tensors into `found`, by the order of the wanted ones.
-static int match_tensors(const Tensor **found, const Safetensors *file, const Tensor *wanted, int count, Error *error) {
+static int match_tensors(const Tensor **found, const Safetensors *file, const Tensor *wanted, int count,
+                         int skip_constants, Error *error) {
     for (int i = 0; i < file->count; i++) {
         const Tensor *tensor = &file->tensors[i];
         int index = find_wanted(wanted, count, tensor->name);
@@ -461,7 +478,7 @@ static int match_tensors(const Tensor **found, const Safetensors *file, const Te
             found[index] = tensor;
         else if (strcmp(tensor->name, "lm_head.weight") == 0) {
             if (check_tied_head(file, tensor, error)) return -1;
-        } else if (!is_mask_buffer(tensor->name))
+        } else if (!is_mask_buffer(tensor->name) && !(skip_constants && is_attention_constant(tensor->name)))
             return error_set(error, "%.500s: tensor %s is unknown to this model; is it one of another kind?",
                              file->path, tensor->name);
     }
@@ -491,16 +508,16 @@ static int read_tensor(const Tensor *wanted, const Tensor *found, const char *pa
     return floats_check_finite(wanted->data, tensor_elements(found), path, found->name, error);
 }
 
-static int read_tensors(const Safetensors *file, const Tensor *wanted, int count, Error *error) {
+static int read_tensors(const Safetensors *file, const Tensor *wanted, int count, int skip_constants, Error *error) {
     const Tensor **found = memory_allocate_zeroed((size_t)count, sizeof *found, "a tensor list");
-    int failed = match_tensors(found, file, wanted, count, error);
+    int failed = match_tensors(found, file, wanted, count, skip_constants, error);
     for (int i = 0; i < count && !failed; i++) failed = read_tensor(&wanted[i], found[i], file->path, error);
     free(found);
     return failed;
 }
 
 int checkpoint_read_model(const Checkpoint *checkpoint, const Tensor *wanted, int count, Error *error) {
-    return read_tensors(&checkpoint->model, wanted, count, error);
+    return read_tensors(&checkpoint->model, wanted, count, skips_constants(checkpoint, wanted, count), error);
 }
 
 int checkpoint_read_optimizer(const Checkpoint *checkpoint, const Tensor *wanted, int count, Error *error) {
@@ -516,5 +533,5 @@ int checkpoint_read_optimizer(const Checkpoint *checkpoint, const Tensor *wanted
                              "%.500s: tensor %s: expected F32, found %s; the optimizer's state is read exactly or not "
                              "at all",
                              file->path, file->tensors[i].name, dtype_name(file->tensors[i].dtype));
-    return read_tensors(file, wanted, count, error);
+    return read_tensors(file, wanted, count, 0, error);
 }

@@ -602,6 +602,27 @@ static void test_bad_tensors(void) {
     free(tiny);
 }
 
+// The weights of a model with another attention can be had without its constants; a softmax model has none to leave out.
+static void test_constants_left_out(void) {
+    TinyModel *expected = tiny_model(6), *out = tiny_model(0);
+    const char *run = fresh_run();
+    Error error = {""};
+    TensorList wanted = list_of(out);
+    memmove(&wanted.tensors[8], &wanted.tensors[9], (size_t)(--wanted.count - 8) * sizeof *wanted.tensors);
+    Checkpoint checkpoint;
+    CHECK(save(run, 1, 6, NULL, &error) == 0 && checkpoint_open_newest(&checkpoint, run, &error) == 0);
+    CHECK(checkpoint_read_model(&checkpoint, wanted.tensors, wanted.count, &error) == 0);
+    checkpoint_close(&checkpoint);
+    memcpy((float *)out->model[8].data, expected->model[8].data, tensor_bytes(&out->model[8]));
+    CHECK(memcmp(out->numbers, expected->numbers, sizeof out->numbers) == 0);
+    CHECK(save_with(NULL, run, 1, 6, NULL, &error) == 0 && checkpoint_open_newest(&checkpoint, run, &error) == 0);
+    CHECK(checkpoint_read_model(&checkpoint, wanted.tensors, wanted.count, &error) == -1);
+    CHECK_CONTAINS(error.text, "tensor transformer.h.0.attn.omega is unknown");
+    checkpoint_close(&checkpoint);
+    free(expected);
+    free(out);
+}
+
 static void test_not_finite(void) {
     for (int i = 0; i < TENSORS; i++) {
         TinyModel *tiny = tiny_model(1);
@@ -805,6 +826,7 @@ int main(int argc, char **argv) {
     RUN(test_foreign_names);
     RUN(test_foreign_dtypes);
     RUN(test_bad_tensors);
+    RUN(test_constants_left_out);
     RUN(test_not_finite);
     RUN(test_bad_optimizer);
     RUN(test_bad_directories);
