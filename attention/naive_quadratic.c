@@ -20,9 +20,9 @@ static double squared_distance(const double *a, const double *b, int n) {
 static void average(double *o, const double *weight, const double *v, int n, double delta, int HS) {
     double sum = delta;
     for (int j = 0; j < n; j++) sum += weight[j];
-    for (int d = 0; d < HS; d++) {
-        o[d] = 0;
-        for (int j = 0; j < n; j++) o[d] += weight[j] * v[j * HS + d] / sum;
+    for (int d = 0; d < HS; d++) o[d] = 0;
+    for (int j = 0; j < n; j++) {
+        for (int d = 0; d < HS; d++) o[d] += weight[j] / sum * v[j * HS + d];
     }
 }
 

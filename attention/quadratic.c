@@ -20,7 +20,7 @@ enum { DEFAULT_TILE = 96 };
 // Weights that are divided only at the end of a row are rescaled when one of them passes this.
 #define LARGEST_WEIGHT ((real)1e10)
 // |q|^2 + |k|^2 - 2<q,k> loses digits when q is near k: below this part of |q|^2 + |k|^2 the distance is summed directly.
-#define NEAR ((real)0.125)
+#define NEAR ((real)0.25)
 
 // ---- how a head is laid out in memory
 
