@@ -169,6 +169,7 @@ static int sample_token(const real *logits, int V, const SamplerSettings *settin
 // Text on the screen: whole UTF-8 characters as they come
 
 typedef struct {
+    FILE *out;
     char pending[4]; // the start of a character whose end has not come yet
     int count;
 } TextStream;
@@ -179,7 +180,7 @@ static int character_bytes(unsigned char byte) {
 }
 
 static void stream_flush(TextStream *stream) {
-    fwrite(stream->pending, 1, (size_t)stream->count, stdout);
+    fwrite(stream->pending, 1, (size_t)stream->count, stream->out);
     stream->count = 0;
 }
 
@@ -190,7 +191,7 @@ static void stream_put(TextStream *stream, const char *bytes, size_t count) {
         stream->pending[stream->count++] = bytes[i];
         if (stream->count >= character_bytes((unsigned char)stream->pending[0])) stream_flush(stream);
     }
-    fflush(stdout);
+    fflush(stream->out);
 }
 
 #ifndef GPT2_SAMPLER_ONLY // test_gpt2.c takes what is above
@@ -392,7 +393,7 @@ static const real *next_logits(Sampler *sampler) {
 static void generate(Sampler *sampler, int sample) {
     const SampleSettings *settings = &sampler->settings;
     uint64_t key = random_key((uint64_t)settings->seed, "sample", (uint64_t)sample);
-    TextStream stream = {0};
+    TextStream stream = {.out = stdout};
     int end = sampler->tokenizer ? (int)tokenizer_end_of_text(sampler->tokenizer) : sampler->model.config.V - 1;
     for (int i = 0; i < settings->tokens && !interrupted; i++) {
         const real *logits = next_logits(sampler);
