@@ -20,8 +20,7 @@ static inline __attribute__((always_inline)) void multiply_block(Block block, in
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++)
-            sum[i][v] = block.accumulate ? ((const Vector *)(block.c + i * block.c_row))[v] : (Vector){0};
+        for (int v = 0; v < vectors; v++) sum[i][v] = (Vector){0};
     const real *a = block.a, *b = block.b;
     for (int k = 0; k < block.depth; k++, a += block.a_column, b += block.b_row) {
 #pragma GCC unroll 6
@@ -32,7 +31,11 @@ static inline __attribute__((always_inline)) void multiply_block(Block block, in
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) ((Vector *)(block.c + i * block.c_row))[v] = sum[i][v];
+        for (int v = 0; v < vectors; v++) {
+            Vector *place = (Vector *)(block.c + i * block.c_row) + v;
+            if (block.accumulate) sum[i][v] += *place; // a sum of sums: long sequences keep their digits
+            *place = sum[i][v];
+        }
 }
 
 static inline __attribute__((always_inline)) void multiply_rows(Block block, int rows, int vectors) {
@@ -62,10 +65,10 @@ static inline __attribute__((always_inline)) void multiply_rows(Block block, int
 static void multiply_columns(Block block, int rows, int columns) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns; j++) {
-            real sum = block.accumulate ? block.c[i * block.c_row + j] : 0;
+            real sum = 0;
             for (int k = 0; k < block.depth; k++)
                 sum += block.a[i * block.a_row + k * block.a_column] * block.b[k * block.b_row + j];
-            block.c[i * block.c_row + j] = sum;
+            block.c[i * block.c_row + j] = block.accumulate ? block.c[i * block.c_row + j] + sum : sum;
         }
 }
 
@@ -103,11 +106,55 @@ void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int
     }
 }
 
-void tile_transpose(real *out, int out_row, const real *in, int in_row, int rows, int columns) {
-    enum { BLOCK = 8 }; // a block of 8 x 8 touches eight lines of cache on either side
-    for (int i0 = 0; i0 < rows; i0 += BLOCK)
-        for (int j0 = 0; j0 < columns; j0 += BLOCK)
-            for (int j = j0; j < smaller(j0 + BLOCK, columns); j++)
-                for (int i = i0; i < smaller(i0 + BLOCK, rows); i++)
-                    out[(ptrdiff_t)j * out_row + i] = in[(ptrdiff_t)i * in_row + j];
+// ---- transposing
+
+// The halves of two vectors laid into each other: a0 b0 a1 b1 ...
+#ifdef REAL_IS_DOUBLE
+#define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#else
+#define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#endif
+
+// A square of LANES x LANES numbers in registers. Laying the upper half of the rows into the lower rotates the bits of
+// (row, column) by one, so that after as many rounds as a column has bits the two have changed places.
+static inline void transpose_square(real *out, ptrdiff_t out_row, const real *in, ptrdiff_t in_row, int accumulate) {
+    Vector rows[LANES], next[LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i++) rows[i] = *(const Vector *)(in + i * in_row);
+#pragma GCC unroll 3
+    for (int round = 1; round < LANES; round *= 2) {
+#pragma GCC unroll 4
+        for (int i = 0; i < LANES / 2; i++) {
+            next[2 * i] = ZIP_LOW(rows[i], rows[i + LANES / 2]);
+            next[2 * i + 1] = ZIP_HIGH(rows[i], rows[i + LANES / 2]);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < LANES; i++) rows[i] = next[i];
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i++) {
+        Vector *place = (Vector *)(out + i * out_row);
+        if (accumulate) rows[i] += *place;
+        *place = rows[i];
+    }
+}
+
+void tile_transpose(real *out, int out_row, const real *in, int in_row, int rows, int columns, int accumulate) {
+    for (int i = 0; i < rows; i += LANES)
+        for (int j = 0; j < columns; j += LANES) {
+            int height = smaller(LANES, rows - i), width = smaller(LANES, columns - j);
+            real *to = out + (ptrdiff_t)j * out_row + i;
+            const real *from = in + (ptrdiff_t)i * in_row + j;
+            if (height == LANES && width == LANES) {
+                transpose_square(to, out_row, from, in_row, accumulate);
+                continue;
+            }
+            for (int c = 0; c < width; c++)
+                for (int r = 0; r < height; r++) {
+                    real before = accumulate ? to[(ptrdiff_t)c * out_row + r] : 0;
+                    to[(ptrdiff_t)c * out_row + r] = before + from[(ptrdiff_t)r * in_row + c];
+                }
+        }
 }

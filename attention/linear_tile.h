@@ -31,8 +31,9 @@ typedef struct { // the left factor: element (i,k) is at[i * row + k * column], 
 void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int rows, int columns, int depth,
                    int accumulate, TileShape shape);
 
-// out (columns, rows; leading dimension out_row) = transposed in (rows, columns; leading dimension in_row)
-void tile_transpose(real *out, int out_row, const real *in, int in_row, int rows, int columns);
+// out (columns, rows; leading dimension out_row) = transposed in (rows, columns; leading dimension in_row), added to
+// what is in out when `accumulate`.
+void tile_transpose(real *out, int out_row, const real *in, int in_row, int rows, int columns, int accumulate);
 
 // A number of rows rounded up to whole lanes.
 static inline int tile_lanes(int rows) {

@@ -11,9 +11,9 @@ extern const Attention attention_favor, attention_rff, attention_slay;
 // ---- what they share: o_i = sum_{j<=i} A_ij v_j / g_i
 
 static double stabilised(double z, int is_signed, const AttentionConfig *config) {
-    double delta = config->delta, g = z + delta;
+    double delta = config->delta;
     if (config->denominator == DENOMINATOR_CLAMP) return fmax(z, delta);
-    return is_signed && fabs(g) < delta ? copysign(delta, g) : g;
+    return is_signed && z < 0 ? fmin(z, -delta) : z + delta;
 }
 
 // A (T, T): the scores; entries above the diagonal are not looked at

@@ -1,0 +1,323 @@
+#include "linear_core.h"
+#include "../core/vector_math.h"
+
+#include <omp.h>
+#include <string.h>
+
+// ---- scratch
+
+static real *arena_take(Arena *arena, size_t count) {
+    real *piece = arena->base ? arena->base + arena->used : NULL;
+    arena->used += (count + 15) / 16 * 16;
+    return piece;
+}
+
+static LinearFeatures arena_features(Arena *arena, const LinearMap *map, int tape) {
+    LinearFeatures features = {.outer = arena_take(arena, (size_t)map->outer * TILE),
+                               .inner = arena_take(arena, (size_t)map->inner * TILE),
+                               .log_scale = arena_take(arena, map->log_scaled ? TILE : 0),
+                               .tape = arena_take(arena, (size_t)tape * TILE)};
+    return features;
+}
+
+static KeyTile arena_key_tile(Arena *arena, const LinearMap *map, int HS, int backward) {
+    KeyTile tile = {.features = arena_features(arena, map, backward ? map->tape : 0),
+                    .v = arena_take(arena, (size_t)TILE * HS)};
+    if (!backward) return tile;
+    tile.d = arena_features(arena, map, 0);
+    tile.d_outer_rows = arena_take(arena, (size_t)TILE * map->outer);
+    tile.d_inner_rows = arena_take(arena, (size_t)TILE * map->inner);
+    tile.dv = arena_take(arena, (size_t)TILE * HS);
+    return tile;
+}
+
+KeyTile linear_key_tile(const Worker *worker, int index) {
+    Arena arena = {worker->keys + (size_t)index * worker->key_tile_size, 0};
+    return arena_key_tile(&arena, worker->map, worker->HS, worker->backward);
+}
+
+size_t linear_key_tile_size(const LinearMap *map, int HS, int backward) {
+    Arena counter = {NULL, 0};
+    arena_key_tile(&counter, map, HS, backward);
+    return counter.used;
+}
+
+enum {
+    PHI_ROWS = 96
+}; // features in one block of phi: with its share of the state it stays in the first level of cache
+
+static void lay_out_backward(Worker *worker, Arena *arena, int rows) {
+    const LinearMap *map = worker->map;
+    int HS = worker->HS;
+    worker->dq = arena_features(arena, map, 0);
+    worker->q_outer_rows = arena_take(arena, (size_t)TILE * map->outer);
+    worker->q_inner_rows = arena_take(arena, (size_t)TILE * map->inner);
+    worker->gamma = arena_take(arena, (size_t)TILE * HS);
+    worker->gamma_features = arena_take(arena, (size_t)TILE * HS);
+    worker->beta = arena_take(arena, TILE);
+    worker->d_scores = arena_take(arena, TILE * TILE);
+    worker->d_inner_scores = arena_take(arena, TILE * TILE);
+    worker->raw_scores = arena_take(arena, map->squared_inner ? TILE * TILE : 0);
+    if (map->squared_inner) return;
+    real *sums = arena_take(arena, linear_state_size(map, HS));
+    worker->query_sums = linear_state_at(sums, map, HS);
+    worker->states = arena_take(arena, (size_t)chunks_of(rows, worker->chunk) * linear_state_size(map, HS));
+}
+
+size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows, int chunk, int backward,
+                      const AttentionConfig *config) {
+    int HS = config->HS;
+    Arena arena = {base, 0};
+    *worker = (Worker){.map = map, .config = config, .HS = HS, .backward = backward, .chunk = chunk};
+    worker->packed = arena_take(&arena, map->packed_size);
+    worker->x = arena_take(&arena, (size_t)HS * TILE);
+    worker->q = arena_features(&arena, map, map->tape);
+    size_t phi_size = (size_t)max_int(PHI_ROWS, map->inner) * TILE;
+    worker->phi = arena_take(&arena, phi_size);
+    worker->d_phi = arena_take(&arena, backward ? phi_size : 0);
+    worker->inner_scores = arena_take(&arena, TILE * TILE);
+    worker->scores = arena_take(&arena, TILE * TILE);
+    worker->numerator = arena_take(&arena, (size_t)TILE * HS);
+    worker->denominator = arena_take(&arena, TILE);
+    worker->running_max = arena_take(&arena, TILE);
+    if (!map->squared_inner) {
+        real *state = arena_take(&arena, linear_state_size(map, HS));
+        worker->state = linear_state_at(state, map, HS);
+    }
+    worker->key_tile_size = linear_key_tile_size(map, HS, backward);
+    worker->keys = arena_take(&arena, (size_t)tiles_of(chunk) * worker->key_tile_size);
+    if (backward) lay_out_backward(worker, &arena, rows);
+    return arena.used;
+}
+
+// ---- tiles in and out
+
+// Numbers beyond this are taken for it, so that no sum over a long sequence overflows. NaN stays NaN.
+#define INPUT_MAX ((real)1e15)
+
+static real limited(real x) {
+    return x > INPUT_MAX ? INPUT_MAX : x < -INPUT_MAX ? -INPUT_MAX : x;
+}
+
+// rows (n, HS; leading dimension `stride`) -> x (HS, TILE), with zeros up to whole lanes
+static void load_features(real *x, const real *rows, int stride, int n, int HS) {
+    int lanes = tile_lanes(n);
+    tile_transpose(x, TILE, rows, stride, n, HS, 0);
+    for (int c = 0; c < HS; c++) {
+        for (int i = n; i < lanes; i++) x[c * TILE + i] = 0;
+        for (int i = 0; i < lanes; i++) x[c * TILE + i] = limited(x[c * TILE + i]);
+    }
+}
+
+// rows (n, HS; leading dimension `stride`) -> v (TILE, HS)
+static void load_rows(real *v, const real *rows, int stride, int n, int HS) {
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < HS; c++) v[i * HS + c] = limited(rows[(size_t)i * stride + c]);
+}
+
+HeadInput linear_head_input(const real *qkv, int task, const AttentionConfig *config) {
+    size_t C = (size_t)config->C, sequence = (size_t)(task / config->NH), head = (size_t)(task % config->NH);
+    const real *q = qkv + sequence * (size_t)config->T * 3 * C + head * (size_t)config->HS;
+    return (HeadInput){q, q + C, q + 2 * C, 3 * config->C};
+}
+
+void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int row, LinearRows rows) {
+    load_features(worker->x, row_at(input.k, row, input.stride), input.stride, rows.count, worker->HS);
+    LinearFeatures features = tile->features;
+    if (!worker->backward) features.tape = worker->q.tape; // not needed again: any place will do
+    worker->map->features(&features, worker->x, rows, worker->packed, worker->config);
+    load_rows(tile->v, row_at(input.v, row, input.stride), input.stride, rows.count, worker->HS);
+}
+
+void linear_load_keys(Worker *worker, HeadInput input, int start, int count, int position) {
+    for (int row = 0; row < count; row += TILE) {
+        KeyTile tile = linear_key_tile(worker, row / TILE);
+        linear_load_key_tile(worker, &tile, input, start + row,
+                             (LinearRows){position + start + row, min_int(TILE, count - row)});
+    }
+}
+
+void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows rows) {
+    load_features(worker->x, row_at(input.q, row, input.stride), input.stride, rows.count, worker->HS);
+    worker->map->features(&worker->q, worker->x, rows, worker->packed, worker->config);
+}
+
+void linear_pack(Worker *worker, const real *constants, int task) {
+    if (worker->map->pack) worker->map->pack(worker->packed, constants, task % worker->config->NH, worker->config);
+}
+
+// ---- the wide product phi = outer (x) inner, a block at a time
+
+int linear_block_outers(const LinearMap *map) {
+    return max_int(1, PHI_ROWS / max_int(map->inner, 1));
+}
+
+const real *linear_expand(real *phi, const LinearFeatures *features, int from, int count, int lanes, int inner) {
+    if (!inner) return features->outer + (size_t)from * TILE;
+    for (int e = 0; e < count; e++) {
+        const real *outer = features->outer + (size_t)(from + e) * TILE;
+        for (int p = 0; p < inner; p++) {
+            const real *factor = features->inner + (size_t)p * TILE;
+            real *product = phi + (size_t)(e * inner + p) * TILE;
+            for (int i = 0; i < lanes; i++) product[i] = outer[i] * factor[i];
+        }
+    }
+    return phi;
+}
+
+// ---- states
+
+// The matrix, the vector and the log scale.
+size_t linear_state_size(const LinearMap *map, int HS) {
+    return linear_feature_count(map) * ((size_t)HS + 1) + 1;
+}
+
+State linear_state_at(real *base, const LinearMap *map, int HS) {
+    size_t F = linear_feature_count(map);
+    return (State){base, base + F * (size_t)HS, base + F * ((size_t)HS + 1)};
+}
+
+void linear_clear_state(State state, const LinearMap *map, int HS) {
+    memset(state.matrix, 0, (linear_state_size(map, HS) - 1) * sizeof(real));
+    *state.log_scale = -INFINITY;
+}
+
+void linear_add_to_state(Worker *worker, State state, const LinearFeatures *features, const real *right,
+                         const real *weights, int rows) {
+    const LinearMap *map = worker->map;
+    int inner = max_int(map->inner, 1), HS = worker->HS, lanes = tile_lanes(rows), step = linear_block_outers(map);
+    for (int from = 0; from < map->outer; from += step) {
+        int count = min_int(step, map->outer - from), width = count * inner;
+        const real *phi = linear_expand(worker->phi, features, from, count, lanes, map->inner);
+        real *vector = state.vector + (size_t)from * inner;
+        tile_multiply(state.matrix + (size_t)from * inner * HS, HS, (TileLeft){phi, TILE, 1}, right, HS, width, HS,
+                      rows, 1, TILE_FULL);
+        for (int f = 0; f < width; f++) {
+            real sum = 0;
+            const real *row = phi + (size_t)f * TILE;
+#pragma omp simd reduction(+ : sum)
+            for (int i = 0; i < rows; i++) sum += weights ? row[i] * weights[i] : row[i];
+            vector[f] += sum;
+        }
+    }
+}
+
+void linear_scale_state(State state, real log_scale, const LinearMap *map, int HS) {
+    real factor = real_exp(*state.log_scale - log_scale);
+    size_t n = linear_state_size(map, HS) - 1;
+    if (factor != 1)
+        for (size_t i = 0; i < n; i++) state.matrix[i] *= factor;
+    *state.log_scale = log_scale;
+}
+
+void linear_set_relative_scale(LinearFeatures *features, const real *scale, real sign, real reference, int lanes) {
+    for (int i = 0; i < lanes; i++) features->inner[i] = real_exp(sign * (scale[i] - reference));
+}
+
+void linear_absorb_keys(Worker *worker, State state, int count) {
+    const LinearMap *map = worker->map;
+    if (map->log_scaled) {
+        real largest = *state.log_scale;
+        for (int row = 0; row < count; row++) {
+            KeyTile tile = linear_key_tile(worker, row / TILE);
+            largest = real_max(largest, tile.features.log_scale[row % TILE]);
+        }
+        linear_scale_state(state, largest, map, worker->HS);
+    }
+    for (int row = 0; row < count; row += TILE) {
+        KeyTile tile = linear_key_tile(worker, row / TILE);
+        int rows = min_int(TILE, count - row);
+        if (map->log_scaled)
+            linear_set_relative_scale(&tile.features, tile.features.log_scale, 1, *state.log_scale, tile_lanes(rows));
+        linear_add_to_state(worker, state, &tile.features, tile.v, NULL, rows);
+    }
+}
+
+// ---- pairs of tiles
+
+// log_scaled: the factor of every pair, exp(scale of key j - largest scale that query i has seen) <= 1
+static void pair_scales(Worker *worker, const real *key_scale, int key_rows, int lanes) {
+    for (int j = 0; j < key_rows; j++)
+        for (int i = 0; i < lanes; i++)
+            worker->inner_scores[j * TILE + i] = real_exp(real_min(key_scale[j] - worker->running_max[i], 0));
+}
+
+static void square_inner_scores(Worker *worker, int key_rows, int lanes) {
+    for (int j = 0; j < key_rows; j++)
+        for (int i = 0; i < lanes; i++) {
+            real score = worker->inner_scores[j * TILE + i];
+            if (worker->backward) worker->raw_scores[j * TILE + i] = score;
+            worker->inner_scores[j * TILE + i] = score * score;
+        }
+}
+
+void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int diagonal) {
+    const LinearMap *map = worker->map;
+    TileShape shape = diagonal ? TILE_C_UPPER : TILE_FULL;
+    tile_multiply(worker->scores, TILE, (TileLeft){keys->outer, 1, TILE}, worker->q.outer, TILE, key_rows, lanes,
+                  map->outer, 0, shape);
+    if (map->log_scaled)
+        pair_scales(worker, keys->log_scale, key_rows, lanes);
+    else if (map->inner)
+        tile_multiply(worker->inner_scores, TILE, (TileLeft){keys->inner, 1, TILE}, worker->q.inner, TILE, key_rows,
+                      lanes, map->inner, 0, shape);
+    if (map->squared_inner) square_inner_scores(worker, key_rows, lanes);
+}
+
+void linear_mask_future(real *tile, int key_rows, int lanes, int offset) {
+    for (int j = offset + 1; j < key_rows; j++)
+        for (int i = 0; i < min_int(lanes, j - offset); i++) tile[j * TILE + i] = 0;
+}
+
+// ---- segments
+
+Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig *config) {
+    int heads = config->B * config->NH, threads = omp_get_max_threads(), chunks = chunks_of(config->T, chunk);
+    int wanted = map->squared_inner || heads >= threads ? 1 : min_int(chunks, chunks_of(threads, heads));
+    int rows = chunks_of(chunks, wanted) * chunk;
+    return (Segments){chunks_of(config->T, rows), rows};
+}
+
+size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config) {
+    if (segments.count == 1) return 0;
+    return (size_t)config->B * config->NH * segments.count * linear_state_size(map, config->HS);
+}
+
+State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker) {
+    size_t index = (size_t)task * segments.count + segment;
+    return linear_state_at(boundaries + index * linear_state_size(worker->map, worker->HS), worker->map, worker->HS);
+}
+
+void linear_add_states(State a, State b, const LinearMap *map, int HS) {
+    size_t n = linear_state_size(map, HS) - 1;
+    real factor = 1;
+    if (map->log_scaled) {
+        linear_scale_state(a, real_max(*a.log_scale, *b.log_scale), map, HS);
+        factor = real_exp(*b.log_scale - *a.log_scale);
+    }
+    for (size_t i = 0; i < n; i++) a.matrix[i] += factor * b.matrix[i];
+}
+
+void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv, const real *constants) {
+    const LinearMap *map = worker->map;
+    int heads = worker->config->B * worker->config->NH, inside = segments.count - 1;
+#pragma omp for schedule(dynamic)
+    for (int i = 0; i < heads * inside; i++) {
+        int task = i / inside, segment = i % inside;
+        State sum = linear_boundary(boundaries, task, segment + 1, segments, worker);
+        HeadInput input = linear_head_input(qkv, task, worker->config);
+        linear_pack(worker, constants, task);
+        linear_clear_state(sum, map, worker->HS);
+        for (int row = segment * segments.rows; row < (segment + 1) * segments.rows; row += worker->chunk) {
+            linear_load_keys(worker, input, row, worker->chunk, 0);
+            linear_absorb_keys(worker, sum, worker->chunk);
+        }
+    }
+#pragma omp for
+    for (int task = 0; task < heads; task++) {
+        linear_clear_state(linear_boundary(boundaries, task, 0, segments, worker), map, worker->HS);
+        for (int segment = 2; segment < segments.count; segment++)
+            linear_add_states(linear_boundary(boundaries, task, segment, segments, worker),
+                              linear_boundary(boundaries, task, segment - 1, segments, worker), map, worker->HS);
+    }
+}

@@ -1,0 +1,157 @@
+// The insides of the linear core, shared by forward, backward and decoding; linear.h is what mechanisms see.
+#ifndef ATTENTION_LINEAR_CORE_H
+#define ATTENTION_LINEAR_CORE_H
+
+#include "linear.h"
+
+#include <stddef.h>
+
+static inline int min_int(int a, int b) {
+    return a < b ? a : b;
+}
+
+static inline int max_int(int a, int b) {
+    return a > b ? a : b;
+}
+
+static inline int chunks_of(int rows, int chunk) {
+    return (rows + chunk - 1) / chunk;
+}
+
+static inline int tiles_of(int rows) {
+    return chunks_of(rows, TILE);
+}
+
+// Width of phi. (A squared inner map has no state and is never asked for one.)
+static inline size_t linear_feature_count(const LinearMap *map) {
+    return (size_t)map->outer * (size_t)max_int(map->inner, 1);
+}
+
+static inline const real *row_at(const real *rows, int row, int stride) {
+    return rows + (size_t)row * (size_t)stride;
+}
+
+// ---- scratch
+
+typedef struct { // hands out pieces of a block; without a block it only counts
+    real *base;
+    size_t used;
+} Arena;
+
+typedef struct { // a tile of keys and values
+    LinearFeatures features;
+    real *v; // (TILE, HS)
+    // for the backward pass
+    LinearFeatures d;                  // gradients of the features ...
+    real *d_outer_rows, *d_inner_rows; // ... and their part that comes from pairs: (TILE, outer), (TILE, inner)
+    real *dv;                          // (TILE, HS)
+} KeyTile;
+
+typedef struct { // sum of phi(k) v^T (F, HS) and phi(k) (F), or of phi(q) gamma^T and phi(q) beta
+    real *matrix, *vector;
+    real *log_scale; // (1) of log_scaled maps: the true sums are exp(log_scale) times these
+} State;
+
+typedef struct { // what one thread works with
+    const LinearMap *map;
+    const AttentionConfig *config;
+    int HS, backward;
+    int chunk;            // rows
+    real *packed;         // the constants of the current head
+    real *x;              // (HS, TILE) an input or its gradient, feature-major
+    LinearFeatures q;     // of the current tile of queries
+    real *phi, *d_phi;    // (max(PHI_ROWS, inner), TILE) a block of phi
+    real *inner_scores;   // (TILE keys, TILE queries) <inner, inner>, for the pair of tiles at hand
+    real *scores;         // (TILE, TILE) <outer, outer>, then times the above: <phi(k_j), phi(q_i)>
+    real *numerator;      // (TILE, HS)
+    real *denominator;    // (TILE)
+    real *running_max;    // (TILE) log_scaled maps: the largest log scale of any key so far, by query
+    real *keys;           // the key tiles of a chunk
+    size_t key_tile_size; // in numbers
+    State state;          // over the keys before the chunk
+    // for the backward pass
+    LinearFeatures dq;
+    real *q_outer_rows, *q_inner_rows; // (TILE, outer), (TILE, inner) the queries' features, row-major
+    real *gamma;                       // (TILE, HS) gradient of the numerator
+    real *gamma_features;              // (HS, TILE) the same, feature-major
+    real *beta;                        // (TILE) gradient of Z
+    real *d_scores;                    // (TILE, TILE) gradient of the scores
+    real *d_inner_scores;              // (TILE, TILE) what reaches inner_scores, then inner
+    real *raw_scores;                  // (TILE, TILE) squared_inner: inner_scores before squaring
+    State query_sums;                  // U: over the queries after the chunk
+    real *states;                      // the state before each chunk of the segment
+} Worker;
+
+// Places everything in `base` for segments of `rows` rows; returns the size in numbers. base may be NULL.
+size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows, int chunk, int backward,
+                      const AttentionConfig *config);
+size_t linear_key_tile_size(const LinearMap *map, int HS, int backward);
+KeyTile linear_key_tile(const Worker *worker, int index);
+
+// ---- the inputs of one head; a task is one head of one sequence
+
+typedef struct { // rows of q, k, v, leading dimension `stride`
+    const real *q, *k, *v;
+    int stride;
+} HeadInput;
+
+HeadInput linear_head_input(const real *qkv, int task, const AttentionConfig *config);
+void linear_pack(Worker *worker, const real *constants, int task);
+
+// Tiles of rows that begin at row `row` of the input.
+void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int row, LinearRows rows);
+void linear_load_keys(Worker *worker, HeadInput input, int start, int count, int position);
+void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows rows);
+
+// ---- phi = outer (x) inner, a block of it at a time
+
+// Outer features in one block.
+int linear_block_outers(const LinearMap *map);
+// Block of phi for the outer features [from, from + count): (count * inner, TILE). Without inner it is there already.
+const real *linear_expand(real *phi, const LinearFeatures *features, int from, int count, int lanes, int inner);
+
+// ---- states
+
+size_t linear_state_size(const LinearMap *map, int HS);
+State linear_state_at(real *base, const LinearMap *map, int HS);
+void linear_clear_state(State state, const LinearMap *map, int HS);
+// Makes a state relative to another log scale.
+void linear_scale_state(State state, real log_scale, const LinearMap *map, int HS);
+// matrix += phi^T right, vector += phi^T weights, for features of `rows` rows with right (rows, HS), weights (rows) or
+// all ones.
+void linear_add_to_state(Worker *worker, State state, const LinearFeatures *features, const real *right,
+                         const real *weights, int rows);
+// Adds the chunk's keys, already loaded, to a state.
+void linear_absorb_keys(Worker *worker, State state, int count);
+// inner of a log_scaled map: the factor exp(+-(scale - reference)) between a row and a state, never above 1
+void linear_set_relative_scale(LinearFeatures *features, const real *scale, real sign, real reference, int lanes);
+
+// ---- pairs of tiles
+
+// scores[j][i] = <outer(k_j), outer(q_i)> and inner_scores likewise. On the diagonal only i >= j is computed.
+void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int diagonal);
+// The query of column i stands `offset` + i rows below the tile's first key: it must not see keys further down.
+void linear_mask_future(real *tile, int key_rows, int lanes, int offset);
+
+// ---- denominators
+
+// Whether the floor has taken the place of a row's sum.
+int linear_is_floored(real g, const LinearMap *map, const AttentionConfig *config);
+
+// ---- segments: when heads are fewer than threads, the rows of a head are shared out too
+
+typedef struct {
+    int count; // segments of a sequence
+    int rows;  // rows of a segment (the last one may have fewer), a multiple of the chunk
+} Segments;
+
+Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig *config);
+// Numbers that the states at the segments' boundaries take, one for each segment of each head.
+size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config);
+State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker);
+// Fills in the states before each segment. All threads of a parallel region call it together.
+void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv, const real *constants);
+// a += b
+void linear_add_states(State a, State b, const LinearMap *map, int HS);
+
+#endif

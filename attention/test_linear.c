@@ -1,0 +1,443 @@
+// The linear attentions as they ship, in single precision: fixtures, causality to the bit, threads, extremes, decoding,
+// constants and the refusal of bad configurations. Gradients and twins are in test_linear_gradient.c.
+#include "linear.h"
+#include "omega.h"
+#include "quadrature.h"
+#include "test_linear_cases.h"
+#include "../core/safetensors.h"
+
+#include <omp.h>
+
+// ---- fixtures: outputs and gradients of an independent implementation (dev/fixtures/make_attention_linear.py)
+
+static void read_tensor(real *out, const Safetensors *file, const char *group, const char *name, int rank,
+                        const uint64_t *shape) {
+    char full[100];
+    Error error;
+    snprintf(full, sizeof full, "%s/%s", group, name);
+    int status = safetensors_read(out, file, full, rank, shape, &error);
+    CHECK(status == 0);
+    if (status) printf("    %s\n", error.text);
+}
+
+static int metadata_number(const Safetensors *file, const char *group, const char *key) {
+    char full[100];
+    snprintf(full, sizeof full, "%s/%s", group, key);
+    const char *text = safetensors_metadata(file, full);
+    return text ? atoi(text) : 0;
+}
+
+static AttentionConfig fixture_config(const Safetensors *file, const char *group, const char *attention) {
+    AttentionConfig config = {.B = 1, .T = 23, .C = 24, .NH = 2, .HS = 12, .max_T = 32};
+    if (attention_find(attention)->defaults) attention_find(attention)->defaults(&config);
+    if (metadata_number(file, group, "R")) config.R = metadata_number(file, group, "R");
+    if (metadata_number(file, group, "M")) config.M = metadata_number(file, group, "M");
+    if (metadata_number(file, group, "P")) config.P = metadata_number(file, group, "P");
+    config.features = metadata_number(file, group, "features");
+    config.poly = metadata_number(file, group, "poly");
+    config.fusion = metadata_number(file, group, "fusion");
+    config.denominator = metadata_number(file, group, "denominator");
+    config.scale_features = metadata_number(file, group, "scale");
+    return config;
+}
+
+static void read_constants(real *constants, const Safetensors *file, const char *group, const Attention *attention,
+                           const AttentionConfig *config) {
+    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    size_t total;
+    int n = attention_constants(attention, config, list, &total);
+    for (int i = 0; i < n; i++) {
+        uint64_t shape[4];
+        for (int axis = 0; axis < list[i].rank; axis++) shape[axis] = list[i].shape[axis];
+        read_tensor(constants + list[i].offset, file, group, list[i].name, list[i].rank, shape);
+    }
+}
+
+static void check_fixture(const Safetensors *file, const char *group) {
+    char key[100];
+    snprintf(key, sizeof key, "%s/attention", group);
+    const char *name = safetensors_metadata(file, key);
+    Variant variant = {.label = group, .name = name};
+    Case c = make_case(&variant, 1, 23, 2, 12);
+    c.config = fixture_config(file, group, name);
+    uint64_t wide[] = {1, 23, 72}, narrow[] = {1, 23, 24};
+    real *expected = test_buffer(3 * c.numbers);
+    free(c.saved);
+    free(c.constants);
+    c.saved = test_buffer(c.attention->saved_size(&c.config));
+    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    attention_constants(c.attention, &c.config, list, &c.constant_count);
+    c.constants = test_buffer(c.constant_count);
+    read_tensor(c.qkv, file, "in", "qkv", 3, wide);
+    read_tensor(c.dout, file, group, "dout", 3, narrow); // 0 in rows whose sums are too small to compare
+    read_constants(c.constants, file, group, c.attention, &c.config);
+    double tolerance = metadata_number(file, group, "signed") ? 1e-4 : 1e-5;
+    run_backward(&c);
+    for (size_t i = 0; i < c.numbers; i++) // outputs of those rows are not compared either
+        if (c.dout[i] == 0) c.out[i] = 0;
+    read_tensor(expected, file, group, "out", 3, narrow);
+    CHECK_VARIANT(&variant, difference(c.out, expected, c.numbers) < tolerance);
+    read_tensor(expected, file, group, "dqkv", 3, wide);
+    for (int part = 0; part < 3; part++)
+        for (size_t row = 0; row < 23; row++) { // q, k and v each against their own maximum
+            memcpy(c.out + row * 24, c.dqkv + row * 72 + part * 24, 24 * sizeof(real));
+            memcpy(c.dout + row * 24, expected + row * 72 + part * 24, 24 * sizeof(real));
+            if (row == 22) CHECK_VARIANT(&variant, difference(c.out, c.dout, c.numbers) < tolerance);
+        }
+    free(expected);
+    free_case(&c);
+}
+
+static void test_fixtures(void) {
+    static const char *const groups[] = {"uniform",           "elu",           "cosformer",     "favor_relu",
+                                         "favor_exp",         "rff",           "slay",          "slay_unscaled",
+                                         "slay_exact",        "slay_none",     "slay_hadamard", "slay_nystrom",
+                                         "slay_tensorsketch", "slay_maclaurin"};
+    Safetensors file;
+    Error error;
+    int status = safetensors_open(&file, "dev/fixtures/attention_linear.safetensors", &error);
+    CHECK(status == 0);
+    if (status) {
+        printf("    %s\n", error.text);
+        return;
+    }
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) check_fixture(&file, groups[i]);
+    safetensors_close(&file);
+}
+
+// ---- the same numbers whichever way they are computed
+
+static void test_every_chunk_size_gives_the_same(void) {
+    static const int chunks[] = {1, 3, 64, 150};
+    for (int v = 0; v < VARIANTS; v++) {
+        if (variants[v].is_signed) continue; // near-zero sums: compared in double precision instead
+        Case c = make_case(&variants[v], 2, 150, 2, 16);
+        run_backward(&c);
+        real *out = copy_of(c.out, c.numbers), *gradient = copy_of(c.dqkv, 3 * c.numbers);
+        for (int i = 0; i < 4; i++) {
+            c.config.chunk = chunks[i];
+            run_backward(&c);
+            CHECK_VARIANT(c.variant, difference(c.out, out, c.numbers) < 1e-5);
+            CHECK_VARIANT(c.variant, difference(c.dqkv, gradient, 3 * c.numbers) < 1e-4);
+        }
+        free(out);
+        free(gradient);
+        free_case(&c);
+    }
+}
+
+static void test_threads(void) {
+    int before = omp_get_max_threads();
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], 1, 200, 2, 8);
+        c.config.chunk = 64;
+        omp_set_num_threads(1);
+        run_backward(&c);
+        real *out = copy_of(c.out, c.numbers), *gradient = copy_of(c.dqkv, 3 * c.numbers);
+        omp_set_num_threads(2); // no more than heads: the very same bits
+        run_backward(&c);
+        CHECK_VARIANT(c.variant, memcmp(c.out, out, c.numbers * sizeof(real)) == 0);
+        CHECK_VARIANT(c.variant, memcmp(c.dqkv, gradient, 3 * c.numbers * sizeof(real)) == 0);
+        omp_set_num_threads(7); // more than heads: segments, and the same bits every time
+        run_backward(&c);
+        if (!c.variant->is_signed) {
+            CHECK_VARIANT(c.variant, difference(c.out, out, c.numbers) < 1e-5);
+            CHECK_VARIANT(c.variant, difference(c.dqkv, gradient, 3 * c.numbers) < 1e-4);
+        }
+        memcpy(gradient, c.dqkv, 3 * c.numbers * sizeof(real));
+        run_backward(&c);
+        CHECK_VARIANT(c.variant, memcmp(c.dqkv, gradient, 3 * c.numbers * sizeof(real)) == 0);
+        free(out);
+        free(gradient);
+        free_case(&c);
+    }
+    omp_set_num_threads(before);
+}
+
+static void test_forward_without_saved(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], 1, 70, 2, 8);
+        run_forward(&c);
+        real *out = copy_of(c.out, c.numbers);
+        c.attention->forward(c.out, NULL, c.qkv, c.constants, c.work, &c.config);
+        CHECK_VARIANT(c.variant, memcmp(c.out, out, c.numbers * sizeof(real)) == 0);
+        free(out);
+        free_case(&c);
+    }
+}
+
+// Prefill, then one position at a time, as a sampler does.
+static void test_decoding_equals_forward(void) {
+    static const int prefills[] = {0, 1, 63, 64, 65};
+    for (int v = 0; v < VARIANTS; v++)
+        for (int p = 0; p < 5; p++) {
+            Case c = make_case(&variants[v], 1, 100, 2, 16);
+            int C = c.config.C, done = prefills[p];
+            real *cache = test_buffer(c.attention->cache_size(&c.config)), *out = test_buffer(c.numbers);
+            run_forward(&c);
+            if (done) c.attention->step(out, cache, 0, done, c.qkv, c.constants, c.work, &c.config);
+            for (int t = done; t < c.config.T; t++)
+                c.attention->step(out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C, c.constants, c.work,
+                                  &c.config);
+            if (!c.variant->is_signed) CHECK_VARIANT(c.variant, difference(out, c.out, c.numbers) < 1e-5);
+            free(cache);
+            free(out);
+            free_case(&c);
+        }
+}
+
+// Changing position t leaves every output before it as it was, to the bit.
+static void test_causality(void) {
+    static const int positions[] = {1, 40, 63, 64, 100, 129};
+    for (int v = 0; v < VARIANTS; v++)
+        for (int chunk = 0; chunk <= 96; chunk += 32) {
+            Case c = make_case(&variants[v], 1, 130, 2, 16);
+            int C = c.config.C;
+            c.config.chunk = chunk;
+            run_forward(&c);
+            real *out = copy_of(c.out, c.numbers);
+            for (int p = 0; p < 6; p++) {
+                int t = positions[p];
+                for (int i = 0; i < 3 * C; i++) c.qkv[(size_t)t * 3 * C + i] = (real)(40 * random_normal(9, (size_t)i));
+                run_forward(&c);
+                CHECK_VARIANT(c.variant, memcmp(c.out, out, (size_t)t * C * sizeof(real)) == 0);
+                CHECK_VARIANT(c.variant, t == 1 || memcmp(c.out + (size_t)t * C, out + (size_t)t * C,
+                                                          (size_t)C * sizeof(real)) != 0);
+                fill_inputs(&c);
+            }
+            free(out);
+            free_case(&c);
+        }
+}
+
+// ---- extremes
+
+static int all_finite(const real *numbers, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(numbers[i])) return 0;
+    return 1;
+}
+
+// Multiplies q, k and v by the given numbers (0 as well), or makes k equal to q.
+static void distort(Case *c, double q, double k, double v, int equal) {
+    size_t C = (size_t)c->config.C;
+    fill_inputs(c);
+    for (size_t i = 0; i < 3 * c->numbers; i++) {
+        size_t column = i % (3 * C);
+        double factor = column < C ? q : column < 2 * C ? k : v;
+        double value = c->qkv[i] * factor;
+        c->qkv[i] = (real)fmax(-3e38, fmin(3e38, value));
+        if (equal && column >= C && column < 2 * C) c->qkv[i] = c->qkv[i - C];
+    }
+}
+
+static void test_no_nan_from_finite_input(void) {
+    static const double factors[][3] = {{0, 1, 1},     {1, 0, 1},         {0, 0, 0},        {1e-20, 1e-20, 1},
+                                        {1e-38, 1, 1}, {1e5, 1e5, 1},     {1e5, 1e-5, 1e5}, {1e18, 1, 1},
+                                        {1, 1e18, 1},  {1e18, 1e18, 1e9}, {3e38, 3e38, 1},  {1, 1, 1e12},
+                                        {30, 30, 1}};
+    for (int v = 0; v < VARIANTS; v++)
+        for (size_t f = 0; f < sizeof factors / sizeof factors[0]; f++)
+            for (int equal = 0; equal < 2; equal++)
+                for (int T = 1; T <= 80; T += 79) {
+                    Case c = make_case(&variants[v], 1, T, 1, 16);
+                    c.config.chunk = 32;
+                    distort(&c, factors[f][0], factors[f][1], factors[f][2], equal);
+                    run_backward(&c);
+                    CHECK_VARIANT(c.variant, all_finite(c.out, c.numbers));
+                    CHECK_VARIANT(c.variant, all_finite(c.dqkv, 3 * c.numbers));
+                    if (!all_finite(c.dqkv, 3 * c.numbers) || !all_finite(c.out, c.numbers))
+                        printf("    factors %g %g %g, equal %d, T %d\n", factors[f][0], factors[f][1], factors[f][2],
+                               equal, T);
+                    free_case(&c);
+                }
+}
+
+static void test_nan_in_the_input_is_not_hidden(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], 1, 20, 1, 16);
+        for (int i = 0; i < 3 * c.config.C; i++) c.qkv[(size_t)5 * 3 * c.config.C + i] = NAN;
+        run_forward(&c);
+        CHECK_VARIANT(c.variant, isnan(c.out[19 * c.config.C]));
+        free_case(&c);
+    }
+}
+
+// A long sequence: sums of sums keep their digits.
+static void test_long_sequences_keep_their_digits(void) {
+    Case c = make_case(&variants[1], 1, 20000, 1, 8);
+    for (size_t row = 0; row < 20000; row++)
+        for (int i = 0; i < 8; i++) c.qkv[row * 24 + 16 + (size_t)i] = 1;
+    run_forward(&c);
+    for (size_t i = 0; i < c.numbers; i++) CHECK_CLOSE(c.out[i], 1, 1e-5);
+    free_case(&c);
+}
+
+// Sums that are negative and smaller than delta become -delta; positive ones have delta added.
+static void test_floored_rows_are_counted(void) {
+    Variant variant = {.label = "maclaurin", .name = "slay", .set = {.poly = POLY_MACLAURIN, .P = 1, .delta = 1e6f}};
+    Case c = make_case(&variant, 1, 200, 1, 16);
+    uint64_t before = linear_floored_rows(), negative = 0;
+    run_forward(&c);
+    for (int t = 0; t < 200; t++) {
+        negative += c.saved[t] == -1e6f;
+        CHECK(c.saved[t] == -1e6f || c.saved[t] >= 1e6f);
+    }
+    CHECK(negative > 0 && negative < 200);
+    CHECK(linear_floored_rows() == before + negative);
+    free_case(&c);
+}
+
+// ---- constants
+
+static void test_quadrature(void) {
+    double t[QUADRATURE_NODES_MAX], w[QUADRATURE_NODES_MAX];
+    quadrature_laguerre(t, w, 1);
+    CHECK_CLOSE(t[0], 1, 1e-15);
+    CHECK_CLOSE(w[0], 1, 1e-15);
+    quadrature_laguerre(t, w, 2);
+    CHECK_CLOSE(t[0], 2 - sqrt(2), 1e-15);
+    CHECK_CLOSE(w[1], (2 - sqrt(2)) / 4, 1e-15);
+    quadrature_laguerre(t, w, 3);
+    CHECK_CLOSE(t[2], 6.289945082937479, 1e-14);
+    CHECK_CLOSE(w[2], 0.010389256501586136, 1e-16);
+    for (int n = 1; n <= 64; n++) { // exact for polynomials: the integral of t^k exp(-t) is k!
+        double factorial = 1;
+        quadrature_laguerre(t, w, n);
+        for (int k = 0; k < 2 * n && k <= 30; k++) {
+            double sum = 0;
+            for (int r = 0; r < n; r++) sum += w[r] * pow(t[r], k);
+            CHECK_CLOSE(sum / factorial, 1, 1e-11);
+            factorial *= k + 1;
+        }
+        for (int r = 0; r < n; r++) CHECK(w[r] > 0 && (r == 0 || t[r] > t[r - 1]));
+    }
+    quadrature_laguerre(t, w, 16); // the smallest weight is right to all its digits
+    CHECK_CLOSE(w[15] / 4.16146237037285519043e-22, 1, 1e-11);
+}
+
+static void test_constants_depend_on_seed_and_layer_alone(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], 1, 8, 2, 16);
+        real *first = copy_of(c.constants, c.constant_count);
+        if (!c.attention->draw) {
+            CHECK(c.constant_count == 0);
+        } else {
+            c.config.T = 99; // shapes of the batch do not matter
+            c.attention->draw(c.constants, 0, &c.config);
+            CHECK_VARIANT(c.variant, memcmp(first, c.constants, c.constant_count * sizeof(real)) == 0);
+            c.attention->draw(c.constants, 1, &c.config);
+            CHECK_VARIANT(c.variant, memcmp(first, c.constants, c.constant_count * sizeof(real)) != 0);
+            c.config.seed = 8;
+            c.attention->draw(c.constants, 0, &c.config);
+            CHECK_VARIANT(c.variant, memcmp(first, c.constants, c.constant_count * sizeof(real)) != 0);
+        }
+        free(first);
+        free_case(&c);
+    }
+}
+
+// Columns within a block of d are orthogonal and as long as Gaussian ones are on average.
+static void test_orthogonal_omega(void) {
+    enum { D = 16, M = 40, GROUPS = 50 };
+    AttentionConfig config = {.omega = OMEGA_ORTHOGONAL};
+    real *omega = test_buffer((size_t)GROUPS * D * M);
+    double squares = 0;
+    omega_draw(omega, GROUPS, D, M, 5, &config);
+    for (int g = 0; g < GROUPS; g++)
+        for (int a = 0; a < M; a++)
+            for (int b = a; b < M; b++) {
+                double dot = 0;
+                for (int c = 0; c < D; c++) dot += (double)omega[(g * D + c) * M + a] * omega[(g * D + c) * M + b];
+                if (a == b)
+                    squares += dot;
+                else if (a / D == b / D)
+                    CHECK_CLOSE(dot, 0, 1e-5);
+            }
+    CHECK_CLOSE(squares / (GROUPS * M), D, 0.5);
+    free(omega);
+}
+
+// The features' products are unbiased: averaged over many draws they give the kernel they stand for.
+static void test_random_features_estimate_their_kernels(void) {
+    enum { D = 8, M = 4096 };
+    AttentionConfig config = {.B = 1, .T = 2, .C = D, .NH = 1, .HS = D, .max_T = 2, .M = M, .delta = 1e-30f, .seed = 3};
+    config.features = FEATURES_EXP;
+    config.omega = OMEGA_ORTHOGONAL;
+    const Attention *favor = attention_find("favor");
+    Case c = {.attention = favor, .config = config, .numbers = 2 * D};
+    c.qkv = test_buffer(6 * D), c.out = test_buffer(2 * D), c.constants = test_buffer((size_t)D * M);
+    favor->draw(c.constants, 0, &c.config);
+    double dots[2] = {0, 0};
+    for (int i = 0; i < 6 * D; i++) c.qkv[i] = (real)(0.4 * random_normal(4, (uint64_t)i));
+    for (int i = 0; i < D; i++) { // v = 0 for the first key and 1 for the second: the output is the second's share
+        c.qkv[2 * D + i] = 0, c.qkv[5 * D + i] = 1;
+        dots[0] += c.qkv[3 * D + i] * c.qkv[D + i] / sqrt(D);
+        dots[1] += c.qkv[3 * D + i] * c.qkv[4 * D + i] / sqrt(D);
+    }
+    run_forward(&c);
+    CHECK_CLOSE(c.out[D], 1 / (1 + exp(dots[0] - dots[1])), 0.01);
+    free_case(&c);
+}
+
+// ---- configurations
+
+static void expect_refusal(const char *name, AttentionConfig config, const char *part) {
+    char why[300] = "";
+    config.B = config.T = config.NH = 1;
+    config.C = config.HS = 8;
+    CHECK(attention_find(name)->check(&config, why, sizeof why) == -1);
+    CHECK_CONTAINS(why, part);
+}
+
+static void test_bad_configurations_are_refused(void) {
+    AttentionConfig good = {.R = 3, .M = 16, .P = 8, .eps = 1e-3f, .delta = 1e-6f}, bad;
+#define REFUSE(name, field, value, part) (bad = good, bad.field = value, expect_refusal(name, bad, part))
+    REFUSE("slay", R, 0, "R");
+    REFUSE("slay", R, 65, "64");
+    REFUSE("slay", M, 0, "M");
+    REFUSE("slay", P, -1, "P");
+    REFUSE("slay", M, 65536, "features per head");
+    REFUSE("slay", eps, 0, "eps");
+    REFUSE("slay", delta, NAN, "delta");
+    REFUSE("favor", M, 0, "M=0");
+    REFUSE("rff", M, 1 << 20, "65536");
+    good.poly = POLY_NYSTROM;
+    REFUSE("slay", P, 513, "nystrom");
+    REFUSE("slay", fusion, FUSION_HADAMARD, "hadamard");
+#undef REFUSE
+}
+
+static void test_sizes(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        AttentionConfig config = variant_config(&variants[v], 1, 1024, 4, 16), longer = config;
+        const Attention *attention = attention_find(variants[v].name);
+        longer.max_T = 1 << 20;
+        int constant = config.poly != POLY_EXACT || config.fusion == FUSION_HADAMARD;
+        CHECK_VARIANT(&variants[v], (attention->cache_size(&longer) == attention->cache_size(&config)) == constant);
+        longer.T = 8192;
+        CHECK_VARIANT(&variants[v], attention->saved_size(&longer) == 8 * attention->saved_size(&config));
+        CHECK_VARIANT(&variants[v], attention->work_size(&longer) < 20 * attention->work_size(&config));
+        CHECK_VARIANT(&variants[v], attention->flops(&config) > 0);
+    }
+}
+
+int main(void) {
+    RUN(test_fixtures);
+    RUN(test_every_chunk_size_gives_the_same);
+    RUN(test_threads);
+    RUN(test_forward_without_saved);
+    RUN(test_decoding_equals_forward);
+    RUN(test_causality);
+    RUN(test_no_nan_from_finite_input);
+    RUN(test_nan_in_the_input_is_not_hidden);
+    RUN(test_long_sequences_keep_their_digits);
+    RUN(test_floored_rows_are_counted);
+    RUN(test_quadrature);
+    RUN(test_constants_depend_on_seed_and_layer_alone);
+    RUN(test_orthogonal_omega);
+    RUN(test_random_features_estimate_their_kernels);
+    RUN(test_bad_configurations_are_refused);
+    RUN(test_sizes);
+    return test_summary();
+}

@@ -1,0 +1,208 @@
+// The linear attentions against this project's softmax, against their own length, and in memory:
+//
+//   build/bench_attention_linear [speed] [growth] [memory] [step]     (all of them when none is named)
+//
+//   speed    forward + backward at 12 heads of 64: softmax and slay, interleaved, by length
+//   growth   forward at 8 heads of 32 from T = 16384 to 131072: an eighth of the length should take an eighth of the time
+//   memory   peak resident set of slay at T = 131072, forward and with backward, inputs and outputs included
+//   step     one decoded position at 1000 and at 100000
+//
+// Everything that is compared runs in turns, and the medians of the turns are compared: on a shared machine both sides
+// suffer alike. Times are of the wall clock, with OMP_NUM_THREADS threads.
+#include "../../attention/attention.h"
+#include "../../core/error.h"
+#include "../../core/memory.h"
+#include "../../core/progress.h"
+#include "../../core/random.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct {
+    const Attention *attention;
+    AttentionConfig config;
+    real *qkv, *dqkv, *out, *dout, *saved, *constants, *work, *cache;
+} Bench;
+
+static real *numbers(size_t n, uint64_t key) {
+    real *block = memory_allocate(n + 1, sizeof(real), "benchmark buffer");
+    for (size_t i = 0; i < n; i++) block[i] = (real)((double)random_word(key, i) * 0x1p-31 - 1);
+    return block;
+}
+
+static Bench bench_open(const char *name, int T, int NH, int HS, int backward) {
+    Bench bench = {.attention = attention_find(name),
+                   .config = {.B = 1, .T = T, .C = NH * HS, .NH = NH, .HS = HS, .max_T = 1 << 17, .seed = 1}};
+    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    size_t count = (size_t)T * (size_t)bench.config.C, constants;
+    if (!bench.attention) die("no attention %s", name);
+    if (bench.attention->defaults) bench.attention->defaults(&bench.config);
+    attention_constants(bench.attention, &bench.config, list, &constants);
+    bench.constants = numbers(constants, 1);
+    if (bench.attention->draw) bench.attention->draw(bench.constants, 0, &bench.config);
+    bench.qkv = numbers(3 * count, 2);
+    bench.out = numbers(count, 3);
+    if (backward) {
+        bench.dout = numbers(count, 4);
+        bench.dqkv = numbers(3 * count, 5);
+        bench.saved = memory_allocate(bench.attention->saved_size(&bench.config) + 1, sizeof(real), "saved");
+    }
+    bench.work = memory_allocate(bench.attention->work_size(&bench.config) + 1, sizeof(real), "scratch");
+    return bench;
+}
+
+static void bench_close(Bench *bench) {
+    real *all[] = {bench->qkv,   bench->dqkv,      bench->out,  bench->dout,
+                   bench->saved, bench->constants, bench->work, bench->cache};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+// Milliseconds of one forward pass, with the backward pass when there is a place for gradients.
+static double run(Bench *b) {
+    double start = clock_seconds();
+    b->attention->forward(b->out, b->saved, b->qkv, b->constants, b->work, &b->config);
+    if (b->dqkv) b->attention->backward(b->dqkv, b->dout, b->qkv, b->out, b->saved, b->constants, b->work, &b->config);
+    return 1e3 * (clock_seconds() - start);
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, ascending);
+    return values[n / 2];
+}
+
+enum { ROUNDS_MAX = 41 };
+
+// ---- speed
+
+static void compare_speed(int T, int rounds) {
+    Bench softmax = bench_open("softmax", T, 12, 64, 1), slay = bench_open("slay", T, 12, 64, 1);
+    double times[2][ROUNDS_MAX];
+    run(&slay);
+    for (int i = 0; i < rounds; i++) {
+        times[0][i] = run(&softmax);
+        times[1][i] = run(&slay);
+    }
+    double softmax_ms = median(times[0], rounds), slay_ms = median(times[1], rounds);
+    printf("%8d %12.1f %12.1f %11.2fx\n", T, softmax_ms, slay_ms, softmax_ms / slay_ms);
+    fflush(stdout);
+    bench_close(&softmax);
+    bench_close(&slay);
+}
+
+static void bench_speed(void) {
+    printf("forward + backward, 12 heads of 64, B = 1, %d threads, ms\n", omp_get_max_threads());
+    printf("%8s %12s %12s %12s\n", "T", "softmax", "slay", "slay is");
+    compare_speed(256, 15);
+    compare_speed(512, 11);
+    compare_speed(1024, 9);
+    compare_speed(2048, 7);
+    compare_speed(4096, 5);
+    compare_speed(16384, 3);
+}
+
+// ---- growth
+
+static const char *const linear_names[] = {"uniform", "elu", "cosformer", "favor", "rff", "slay"};
+enum { LINEAR_NAMES = sizeof linear_names / sizeof linear_names[0] };
+
+static void bench_growth(void) {
+    printf("forward, 8 heads of 32, B = 1, %d threads, ms\n", omp_get_max_threads());
+    printf("%-10s %12s %12s %12s\n", "", "T = 16384", "T = 131072", "grows");
+    for (int a = 0; a < LINEAR_NAMES; a++) {
+        Bench shorter = bench_open(linear_names[a], 1 << 14, 8, 32, 0);
+        Bench longer = bench_open(linear_names[a], 1 << 17, 8, 32, 0);
+        double times[2][ROUNDS_MAX];
+        run(&shorter);
+        for (int i = 0; i < 5; i++) { // eight short ones weigh as much as one long one
+            times[0][i] = 0;
+            for (int part = 0; part < 8; part++) times[0][i] += run(&shorter) / 8;
+            times[1][i] = run(&longer);
+        }
+        double short_ms = median(times[0], 5), long_ms = median(times[1], 5);
+        printf("%-10s %12.1f %12.1f %11.2fx\n", linear_names[a], short_ms, long_ms, long_ms / short_ms);
+        fflush(stdout);
+        bench_close(&shorter);
+        bench_close(&longer);
+    }
+}
+
+// ---- memory
+
+// In a process of its own, since a peak does not come down again.
+static void measure_memory(const char *name, int backward) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child < 0) die("no process for the memory measurement");
+    if (child == 0) {
+        Bench bench = bench_open(name, 1 << 17, 8, 32, backward);
+        run(&bench);
+        printf("%-10s %-18s %8.0f MB\n", name, backward ? "forward + backward" : "forward",
+               (double)memory_peak_bytes() / 1e6);
+        fflush(stdout);
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+}
+
+static void bench_memory(void) {
+    printf("peak memory at T = 131072, 8 heads of 32, B = 1, with qkv, out and their gradients\n");
+    measure_memory("slay", 0);
+    measure_memory("slay", 1);
+}
+
+// ---- step
+
+// Milliseconds of one position, averaged over `count`.
+static double decode(Bench *b, int position, int count) {
+    double start = clock_seconds();
+    for (int i = 0; i < count; i++)
+        b->attention->step(b->out, b->cache, position + i, 1, b->qkv, b->constants, b->work, &b->config);
+    return 1e3 * (clock_seconds() - start) / count;
+}
+
+static void bench_step(void) {
+    printf("one position, 12 heads of 64, %d threads, ms\n", omp_get_max_threads());
+    printf("%-10s %12s %12s %12s\n", "", "at 1000", "at 100000", "ratio");
+    for (int a = 0; a < LINEAR_NAMES; a++) {
+        Bench bench = bench_open(linear_names[a], 64, 12, 64, 0);
+        double times[2][ROUNDS_MAX];
+        bench.cache = memory_allocate_zeroed(bench.attention->cache_size(&bench.config), sizeof(real), "decode state");
+        bench.attention->step(bench.out, bench.cache, 0, 64, bench.qkv, bench.constants, bench.work, &bench.config);
+        for (int i = 0; i < ROUNDS_MAX; i++) {
+            times[i % 2][i] = decode(&bench, i % 2 ? 100000 : 1000, 100);
+            times[1 - i % 2][i] = decode(&bench, i % 2 ? 1000 : 100000, 100);
+        }
+        double early = median(times[0], ROUNDS_MAX), late = median(times[1], ROUNDS_MAX);
+        printf("%-10s %12.4f %12.4f %11.3fx\n", linear_names[a], early, late, late / early);
+        fflush(stdout);
+        bench_close(&bench);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } parts[] = {{"memory", bench_memory}, {"speed", bench_speed}, {"growth", bench_growth}, {"step", bench_step}};
+    error_set_program(argv[0]);
+    for (int i = 1; i < argc; i++) {
+        int known = 0;
+        for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) known |= strcmp(argv[i], parts[p].name) == 0;
+        if (!known) die("unknown part %s; there are memory, speed, growth and step", argv[i]);
+    }
+    for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) { // memory first: its processes inherit what is in use
+        int wanted = argc == 1;
+        for (int i = 1; i < argc; i++) wanted |= strcmp(argv[i], parts[p].name) == 0;
+        if (wanted) parts[p].run();
+    }
+    return 0;
+}
