@@ -1,6 +1,6 @@
 #include "quadratic.h"
 #include "tile.h"
-#include "../core/vector_math.h"
+#include "exponential.h"
 
 #include <string.h>
 #ifdef _OPENMP
@@ -14,7 +14,7 @@ static int omp_get_max_threads(void) {
 }
 #endif
 
-enum { DEFAULT_TILE = 96 };
+enum { DEFAULT_TILE = 96, FETCH_AHEAD = 8 };
 
 #define LEAST_NORM ((real)1e-12)
 // Weights that are divided only at the end of a row are rescaled when one of them passes this.
@@ -134,9 +134,17 @@ static real dot(const real *a, const real *b, size_t n) {
     return sum;
 }
 
+// The rows of one head lie so far apart that the hardware does not look ahead: asks for the row FETCH_AHEAD rows on, even
+// behind the last one, where asking does no harm.
+static void fetch_ahead(const real *row, size_t stride, size_t HS) {
+    uintptr_t start = (uintptr_t)row + FETCH_AHEAD * stride * sizeof *row;
+    for (size_t bytes = 0; bytes < HS * sizeof *row; bytes += 64) __builtin_prefetch((const void *)(start + bytes));
+}
+
 // Copies a row, brought into range; zeros up to the width. The difference is 0, or NaN when x is infinite or NaN.
-static void pack_row(const Core *core, real *to, const real *from) {
+static void pack_row(const Core *core, real *to, const real *from, size_t stride) {
     size_t HS = core->config->HS;
+    fetch_ahead(from, stride, HS);
     for (size_t d = 0; d < HS; d++) to[d] = limited(from[d], LARGEST_INPUT) + (from[d] - from[d]);
     for (size_t d = HS; d < core->width; d++) to[d] = 0;
 }
@@ -144,7 +152,7 @@ static void pack_row(const Core *core, real *to, const real *from) {
 // Packs a row of q (is_query) or k and brings it to the length that the kernel wants. Returns what it was multiplied by;
 // the squared norm that distances are formed with goes to *norm.
 static real pack_scaled(const Core *core, real *to, real *norm, const real *from, int is_query) {
-    pack_row(core, to, from);
+    pack_row(core, to, from, 3 * (size_t)core->config->C);
     real factor = 1, square = core->kernel->scores ? dot(to, to, core->width) : 0;
     if (core->kernel->scaled && is_query) factor = 1 / real_sqrt((real)core->config->HS);
     if (core->kernel->unit_length) {
@@ -182,7 +190,7 @@ static void pack_memory(const Core *core, Memory *memory, size_t first, size_t l
     for (size_t t = first; t < last; t++, k += stride, v += stride) {
         pack_scaled(core, row, &memory->key_norms[t], k, 0);
         put_in_panel(core, memory->key_panels, t, row);
-        pack_row(core, memory->values + t * core->width, v);
+        pack_row(core, memory->values + t * core->width, v, stride);
     }
 }
 
@@ -252,10 +260,10 @@ static real fold_row(int normalizer, real *scores, int n, real *level, real *tot
 #pragma omp simd reduction(max : highest)
     for (int j = 0; j < n; j++) highest = scores[j] > highest ? scores[j] : highest;
     if (normalizer == NORMALIZER_SOFTMAX) {
-        factor = real_exp(*level - highest);
+        factor = exponential(*level - highest);
         *level = highest;
 #pragma omp simd reduction(+ : sum)
-        for (int j = 0; j < n; j++) sum += scores[j] = real_exp(scores[j] - highest);
+        for (int j = 0; j < n; j++) sum += scores[j] = exponential(scores[j] - highest);
     } else {
         if (highest > LARGEST_WEIGHT * *level) {
             factor = *level / highest;
@@ -397,8 +405,9 @@ void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int p
 // a query sees one key only, and out = v, the gradient of its score is their difference 0, and not a rounding error for a
 // steep kernel to magnify.
 static void dot_outputs(const Core *core, Head *head, size_t first, size_t n, const real *out, Scratch *s) {
+    size_t C = core->config->C;
     for (size_t i = 0; i < n; i++) {
-        pack_row(core, s->queries, out + (first + i) * core->config->C);
+        pack_row(core, s->queries, out + (first + i) * C, C);
         put_in_panel(core, s->sums, i, s->queries);
     }
     Tile tile = tile_of(core, n, n, 0, n); // all see all
@@ -416,9 +425,9 @@ static void pack_head(const Core *core, Head *head, size_t first, size_t last, c
         head->query_factors[t] = pack_scaled(core, head->queries + t * width, &head->query_norms[t], k - C, 1);
         head->key_factors[t] = pack_scaled(core, key, &head->key_norms[t], k, 0);
         put_in_panel(core, head->key_panels, t, key);
-        pack_row(core, s->queries, v);
+        pack_row(core, s->queries, v, 3 * C);
         put_in_panel(core, head->value_panels, t, s->queries);
-        pack_row(core, head->douts + t * width, dout + t * C);
+        pack_row(core, head->douts + t * width, dout + t * C, C);
         head->query_pulls[t] = 0;
     }
     memset(head->dqueries + first * width, 0, (last - first) * width * sizeof *head->dqueries);
@@ -431,7 +440,7 @@ static void differentiate_row(const Core *core, real *scores, real *slopes, int 
     if (core->kernel->normalizer == NORMALIZER_SOFTMAX) {
 #pragma omp simd
         for (int j = 0; j < n; j++) {
-            scores[j] = real_exp(scores[j] - level) * inverse;
+            scores[j] = exponential(scores[j] - level) * inverse;
             slopes[j] = limited(scores[j] * (slopes[j] - output_dot), LARGEST_SLOPE);
         }
     } else {
