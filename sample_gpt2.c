@@ -20,12 +20,12 @@ enum { PREFILL_ROWS = 128 }; // tokens of a prompt that go through the layers at
 
 typedef struct {
     GPT2 *model;
-    int position;        // tokens seen so far
-    size_t cache_size;   // numbers per layer
-    real *cache;         // (L, cache_size)
-    real *x, *hidden;    // (PREFILL_ROWS, C)
-    real *wide, *wide2;  // (PREFILL_ROWS, 4C)
-    real *logits;        // (V): of the last token
+    int position;       // tokens seen so far
+    size_t cache_size;  // numbers per layer
+    real *cache;        // (L, cache_size)
+    real *x, *hidden;   // (PREFILL_ROWS, C)
+    real *wide, *wide2; // (PREFILL_ROWS, 4C)
+    real *logits;       // (V): of the last token
     Arena arena;
 } Decoder;
 
@@ -69,9 +69,11 @@ static void decoder_block(Decoder *decoder, const int *tokens, int n) {
     GPT2 *model = decoder->model;
     real mean[PREFILL_ROWS], rstd[PREFILL_ROWS];
     int C = model->config.C;
-    embedding_forward(decoder->x, tokens, model->weights.wte, model->weights.wpe + (size_t)decoder->position * C, n, n, C);
+    embedding_forward(decoder->x, tokens, model->weights.wte, model->weights.wpe + (size_t)decoder->position * C, n, n,
+                      C);
     for (int l = 0; l < model->config.L; l++) decoder_layer(decoder, l, n);
-    layernorm_forward(decoder->hidden, mean, rstd, decoder->x, model->weights.lnf_weight, model->weights.lnf_bias, n, C);
+    layernorm_forward(decoder->hidden, mean, rstd, decoder->x, model->weights.lnf_weight, model->weights.lnf_bias, n,
+                      C);
     decoder->position += n;
 }
 
@@ -122,9 +124,12 @@ static void select_heaviest(Candidate *candidates, int count, int k) {
             Candidate swapped = candidates[i];
             candidates[i++] = candidates[j], candidates[j--] = swapped;
         }
-        if (k - 1 <= j) high = j;
-        else if (k - 1 >= i) low = i;
-        else break;
+        if (k - 1 <= j)
+            high = j;
+        else if (k - 1 >= i)
+            low = i;
+        else
+            break;
     }
 }
 
@@ -217,6 +222,7 @@ typedef struct {
 } Sampler;
 
 static void sample_options(Options *options, SampleSettings *s) {
+    // clang-format off
     const Option items[] = {
         {"text", "prompt", 'p', OPTION_STRING, &s->prompt, 0, 0, "TEXT", "what the text starts with", 0, ""},
         {"text", "prompt-file", 'f', OPTION_STRING, &s->prompt_file, 0, 0, "FILE", "the same from a file; - is standard input", 0, ""},
@@ -234,6 +240,7 @@ static void sample_options(Options *options, SampleSettings *s) {
         {"program", "stats", 0, OPTION_FLAG, &s->stats, 0, 1, NULL, "speed, on standard error", 0, ""},
         {"program", "logits", 0, OPTION_STRING, &s->logits_path, 0, 0, "FILE", "write the prompt's logits as safetensors and stop", 0, ""},
     };
+    // clang-format on
     options->usage = "usage: sample_gpt2 MODEL [options]\n"
                      "Text from a model: a run, a checkpoint, a Hugging Face GPT-2 directory or an llm.c model file.";
     options->closing = "examples\n"
@@ -247,8 +254,8 @@ static void sample_options(Options *options, SampleSettings *s) {
 
 static AttentionConfig decoding_config(const GPT2Config *config) {
     int rows = PREFILL_ROWS < config->max_T ? PREFILL_ROWS : config->max_T;
-    return (AttentionConfig){.B = 1, .T = rows, .C = config->C, .NH = config->NH, .HS = config->C / config->NH,
-                             .max_T = config->max_T};
+    return (AttentionConfig){
+        .B = 1, .T = rows, .C = config->C, .NH = config->NH, .HS = config->C / config->NH, .max_T = config->max_T};
 }
 
 static int load_llmc(Sampler *sampler, Error *error) {
@@ -264,9 +271,12 @@ static int load_llmc(Sampler *sampler, Error *error) {
 // Where the vocabulary is when --tokenizer does not say: in the checkpoint, or GPT-2's in data/.
 static void find_tokenizer(Sampler *sampler, const char *directory) {
     char *path = path_join(directory, "tokenizer.tiktoken");
-    if (sampler->settings.tokenizer_path) free(path);
-    else if (file_exists(path)) sampler->settings.tokenizer_path = path;
-    else free(path);
+    if (sampler->settings.tokenizer_path)
+        free(path);
+    else if (file_exists(path))
+        sampler->settings.tokenizer_path = path;
+    else
+        free(path);
 }
 
 static int load_checkpoint(Sampler *sampler, Error *error) {
@@ -294,8 +304,10 @@ static int load_tokenizer(Sampler *sampler, Error *error) {
     if (!path && V == 50257 && file_exists("data/gpt2.tiktoken")) path = "data/gpt2.tiktoken";
     if (!path && (sampler->settings.prompt_ids || sampler->settings.logits_path)) return 0;
     if (!path)
-        return error_set(error, "%.700s: no vocabulary beside the model; give --tokenizer FILE (scripts/get_gpt2_vocab.sh "
-                         "fetches GPT-2's)", sampler->settings.model);
+        return error_set(error,
+                         "%.700s: no vocabulary beside the model; give --tokenizer FILE (scripts/get_gpt2_vocab.sh "
+                         "fetches GPT-2's)",
+                         sampler->settings.model);
     if (tokenizer_load(&sampler->tokenizer, path, 0, error)) return -1;
     if (tokenizer_vocab_size(sampler->tokenizer) > V)
         return error_set(error, "%.700s: expected a vocabulary of at most %d tokens for this model, found %d", path, V,
@@ -311,7 +323,8 @@ static void set_history(Sampler *sampler, const uint32_t *tokens, size_t count) 
     sampler->history_count = 0;
     for (size_t i = 0; i < count; i++) sampler->history[sampler->history_count++] = (int)tokens[i];
     // A text begins behind an end-of-text, as every document did in training.
-    if (count == 0 && sampler->tokenizer) sampler->history[sampler->history_count++] = (int)tokenizer_end_of_text(sampler->tokenizer);
+    if (count == 0 && sampler->tokenizer)
+        sampler->history[sampler->history_count++] = (int)tokenizer_end_of_text(sampler->tokenizer);
     if (sampler->history_count == 0) sampler->history[sampler->history_count++] = sampler->model.config.V - 1;
 }
 
@@ -403,9 +416,12 @@ static void generate(Sampler *sampler, int sample) {
         sampler->history[sampler->history_count++] = token;
         size_t bytes = 0;
         const char *text = sampler->tokenizer ? tokenizer_token(sampler->tokenizer, (uint32_t)token, &bytes) : NULL;
-        if (!sampler->tokenizer) printf("%s%d", i ? "," : "", token);
-        else if (token == end) stream_put(&stream, "<|endoftext|>\n", 14); // as ./tokenize reads it back
-        else stream_put(&stream, text, bytes);
+        if (!sampler->tokenizer)
+            printf("%s%d", i ? "," : "", token);
+        else if (token == end)
+            stream_put(&stream, "<|endoftext|>\n", 14); // as ./tokenize reads it back
+        else
+            stream_put(&stream, text, bytes);
     }
     stream_flush(&stream);
     printf("\n");
@@ -465,7 +481,8 @@ static void interact(Sampler *sampler) {
 static int write_logits(Sampler *sampler, Error *error) {
     int n = sampler->history_count, V = sampler->model.config.V;
     if (n > sampler->model.config.max_T)
-        return error_set(error, "option --logits: expected a prompt of at most %d tokens, found %d", sampler->model.config.max_T, n);
+        return error_set(error, "option --logits: expected a prompt of at most %d tokens, found %d",
+                         sampler->model.config.max_T, n);
     real *logits = memory_allocate((size_t)n * (size_t)V, sizeof(real), "the logits");
     gpt2_step(&sampler->decoder, sampler->history, n, logits);
     Tensor tensor = {"logits", DTYPE_F32, 2, {(uint64_t)n, (uint64_t)V}, logits};
@@ -509,8 +526,8 @@ int main(int argc, char **argv) {
     Error error;
     int positionals = 0;
     error_set_program(argv[0]);
-    sampler.settings = (SampleSettings){.tokens = 256, .samples = 1, .stop = 1, .stats = 1,
-                                        .sampler = {.temperature = 0.8f, .top_p = 1}, .seed = 1};
+    sampler.settings = (SampleSettings){
+        .tokens = 256, .samples = 1, .stop = 1, .stats = 1, .sampler = {.temperature = 0.8f, .top_p = 1}, .seed = 1};
     sample_options(&options, &sampler.settings);
     die_if(options_parse(&options, argc, argv, &sampler.settings.model, 1, &positionals, &error), &error);
     if (positionals == 0) die("no model: give a run, a checkpoint or a model file (--help tells more)");

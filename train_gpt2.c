@@ -144,7 +144,8 @@ static void linear_forward(real *out, const real *residual, const real *inp, con
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         real *row = out + (size_t)n * OC;
-        if (!residual) memcpy(row, bias, (size_t)OC * sizeof(real));
+        if (!residual)
+            memcpy(row, bias, (size_t)OC * sizeof(real));
         else
             for (int c = 0; c < OC; c++) row[c] = bias[c] + residual[(size_t)n * OC + c];
     }
@@ -241,7 +242,8 @@ static void head_forward_backward(double *losses, real *dhidden, real *dwte, con
         matmul_nt_strided(work, stride, hidden_rows, wte, rows, V, C);
 #pragma omp parallel for schedule(static)
         for (int r = 0; r < rows; r++)
-            losses[start + r] = cross_entropy_row(work + (size_t)r * stride, targets[start + r], scale, V, dhidden != NULL);
+            losses[start + r] =
+                cross_entropy_row(work + (size_t)r * stride, targets[start + r], scale, V, dhidden != NULL);
         if (!dhidden) continue;
         matmul_strided_n(dhidden + (size_t)start * C, work, stride, wte, rows, C, V);
         matmul_strided_tn(dwte, work, stride, hidden_rows, V, C, rows, start == 0 ? beta : 1);
@@ -301,7 +303,7 @@ typedef struct { // one weight tensor with all that training keeps for it
     real *value, *gradient, *m, *v;     // v, m: AdamW's moments
 } Parameter;
 
-typedef struct { // what a layer keeps from forward to backward; N = B*T rows
+typedef struct {                     // what a layer keeps from forward to backward; N = B*T rows
     real *ln1, *ln1_mean, *ln1_rstd; // (N,C), (N), (N)
     real *qkv;                       // (N,3C)
     real *attention_saved;           // the mechanism's own
@@ -313,12 +315,12 @@ typedef struct { // what a layer keeps from forward to backward; N = B*T rows
 } LayerActivations;
 
 typedef struct {
-    real *embedded;               // (N,C)
+    real *embedded; // (N,C)
     LayerActivations *layers;
     real *lnf, *lnf_mean, *lnf_rstd; // (N,C), (N), (N)
 } Activations;
 
-typedef struct { // scratch of backward: one set for all layers
+typedef struct {     // scratch of backward: one set for all layers
     real *dresidual; // (N,C)
     real *dhidden;   // (N,C)
     real *dwide;     // (N,4C): the MLP's inside, or dqkv
@@ -419,11 +421,18 @@ static void plan_scratch(GPT2 *model) {
 // `trains` 0 there are only weights and the attention's scratch, for decoding.
 static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *attention,
                         const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains) {
-    *model = (GPT2){.config = *config, .attention = attention, .attention_config = *attention_config,
-                    .dropout = dropout_share, .seed = seed, .trains = trains,
-                    .weight_arena = {.what = "weights"}, .gradient_arena = {.what = "gradients"},
-                    .moment_arena = {.what = "AdamW moments"}, .constant_arena = {.what = "attention constants"},
-                    .activation_arena = {.what = "activations"}, .scratch_arena = {.what = "scratch"}};
+    *model = (GPT2){.config = *config,
+                    .attention = attention,
+                    .attention_config = *attention_config,
+                    .dropout = dropout_share,
+                    .seed = seed,
+                    .trains = trains,
+                    .weight_arena = {.what = "weights"},
+                    .gradient_arena = {.what = "gradients"},
+                    .moment_arena = {.what = "AdamW moments"},
+                    .constant_arena = {.what = "attention constants"},
+                    .activation_arena = {.what = "activations"},
+                    .scratch_arena = {.what = "scratch"}};
     size_t N = (size_t)attention_config->B * (size_t)attention_config->T, constant_count;
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
     attention_constants(attention, attention_config, list, &constant_count);
@@ -460,13 +469,13 @@ static void gpt2_initialize(GPT2 *model) {
         Parameter *p = &model->parameters[i];
         int is_residual = strstr(p->name, "c_proj.weight") != NULL;
         double scale = is_residual ? 0.02 / sqrt(2.0 * model->config.L) : 0.02;
-        if (p->rank == 2) random_fill_normal(p->value, p->count, random_key(model->seed, p->name, 0), scale);
+        if (p->rank == 2)
+            random_fill_normal(p->value, p->count, random_key(model->seed, p->name, 0), scale);
         else
             for (size_t j = 0; j < p->count; j++) p->value[j] = strstr(p->name, ".weight") ? 1 : 0;
     }
     if (!model->attention->draw) return;
-    for (int l = 0; l < model->config.L; l++)
-        model->attention->draw(model->constants[l], l, &model->attention_config);
+    for (int l = 0; l < model->config.L; l++) model->attention->draw(model->constants[l], l, &model->attention_config);
 }
 
 static uint64_t dropout_key(const GPT2 *model, int site) { // site 0: the embeddings; l + 1: layer l's attention output
@@ -634,7 +643,8 @@ static double gpt2_gradient_norm(const GPT2 *model, const Parameter **bad) {
 // AdamW in one pass over weight, gradient and moments, the clip factor folded in; decay on matrices only.
 static void gpt2_update(GPT2 *model, const Settings *settings, double rate, double gradient_scale) {
     int64_t t = ++model->step;
-    const real beta1 = settings->beta1, beta2 = settings->beta2, eps = settings->adam_eps, g_scale = (real)gradient_scale;
+    const real beta1 = settings->beta1, beta2 = settings->beta2, eps = settings->adam_eps,
+               g_scale = (real)gradient_scale;
     const real step_size = (real)(rate / (1 - pow(settings->beta1, (double)t)));
     const real v_scale = (real)(1 / (1 - pow(settings->beta2, (double)t)));
     for (int i = 0; i < model->parameter_count; i++) {
@@ -672,7 +682,8 @@ static int gpt2_tensors(const GPT2 *model, int which, Tensor **tensors, char (**
         for (int i = 0; i < per_layer; i++) {
             Tensor *tensor = &list[count];
             snprintf((*names)[count], sizeof **names, "transformer.h.%d.attn.%s", l, constants[i].name);
-            *tensor = (Tensor){(*names)[count], DTYPE_F32, constants[i].rank, {0}, model->constants[l] + constants[i].offset};
+            *tensor =
+                (Tensor){(*names)[count], DTYPE_F32, constants[i].rank, {0}, model->constants[l] + constants[i].offset};
             for (int r = 0; r < constants[i].rank; r++) tensor->shape[r] = constants[i].shape[r];
             count++;
         }
@@ -690,7 +701,8 @@ static int gpt2_optimizer_tensors(const GPT2 *model, Tensor **tensors, char (**n
         const Parameter *p = &model->parameters[i];
         for (int moment = 0; moment < 2; moment++, count++) {
             snprintf((*names)[count], sizeof **names, "%s.%c", p->name, moment ? 'v' : 'm');
-            list[count] = (Tensor){(*names)[count], DTYPE_F32, p->rank, {p->shape[0], p->shape[1]}, moment ? p->v : p->m};
+            list[count] =
+                (Tensor){(*names)[count], DTYPE_F32, p->rank, {p->shape[0], p->shape[1]}, moment ? p->v : p->m};
         }
     }
     *tensors = list;
@@ -724,7 +736,8 @@ static int gpt2_read_llmc(GPT2 *model, const LlmcModel *file, Error *error) {
     return result;
 }
 
-static int gpt2_save(const GPT2 *model, const char *run, const json_t *state, const char *tokenizer_path, Error *error) {
+static int gpt2_save(const GPT2 *model, const char *run, const json_t *state, const char *tokenizer_path,
+                     Error *error) {
     Tensor *tensors, *moments;
     char(*names)[64], (*moment_names)[80];
     json_t *attention = attention_to_json(model->attention, &model->attention_config);
@@ -788,12 +801,18 @@ static int load_vocabulary(Trainer *trainer, Error *error) {
 static int open_data(Trainer *trainer, Error *error) {
     const Settings *settings = &trainer->settings;
     if (!settings->train) return error_set(error, "no training data: give --train SHARDS (make quickstart makes some)");
-    DataLoaderConfig config = {.pattern = settings->train, .T = settings->T, .vocab = settings->model.V,
-                               .shuffle = settings->shuffle, .seed = random_key((uint64_t)settings->seed, "data order", 0),
+    DataLoaderConfig config = {.pattern = settings->train,
+                               .T = settings->T,
+                               .vocab = settings->model.V,
+                               .shuffle = settings->shuffle,
+                               .seed = random_key((uint64_t)settings->seed, "data order", 0),
                                .least_rows = 1};
     if (dataloader_open(&trainer->train, &config, error)) return -1;
     if (!settings->val) return 0;
-    DataLoaderConfig val = {.pattern = settings->val, .T = settings->T, .vocab = settings->model.V, .whole = 1,
+    DataLoaderConfig val = {.pattern = settings->val,
+                            .T = settings->T,
+                            .vocab = settings->model.V,
+                            .whole = 1,
                             .limit = settings->val_tokens};
     if (dataloader_open(&trainer->val, &val, error)) return -1;
     int shared = dataloader_shared_shards(trainer->train, trainer->val);
@@ -836,7 +855,8 @@ static int start_from_checkpoint(Trainer *trainer, const Attention **attention, 
     if (!failed) {
         create_model(trainer, *attention);
         gpt2_initialize(&trainer->model); // draws the constants that the file may lack
-        failed = gpt2_read_checkpoint(&trainer->model, &checkpoint, MODEL_WEIGHTS | (saved ? MODEL_CONSTANTS : 0), error);
+        failed =
+            gpt2_read_checkpoint(&trainer->model, &checkpoint, MODEL_WEIGHTS | (saved ? MODEL_CONSTANTS : 0), error);
     }
     checkpoint_close(&checkpoint);
     return failed ? -1 : 0;
@@ -879,15 +899,16 @@ static int start_from_run(Trainer *trainer, const Attention **attention, Error *
     if (!saved_attention) saved_attention = softmax;
     int failed = 0, was_timed = options_find(&trainer->options, "seconds")->given;
     if (!checkpoint.state || !checkpoint.has_optimizer)
-        failed = error_set(error, "%.700s: expected a checkpoint with optimizer and state, found weights alone; use --init",
-                           checkpoint.path);
+        failed =
+            error_set(error, "%.700s: expected a checkpoint with optimizer and state, found weights alone; use --init",
+                      checkpoint.path);
     failed = failed ||
              settings_resume(&trainer->options, json_object_get(checkpoint.state, "options"), saved_attention,
                              settings->force, error) ||
              load_vocabulary(trainer, error) ||
              settings_finish(settings, &trainer->options, attention, saved_attention, error) ||
              open_data(trainer, error);
-    if (!was_timed) settings->seconds = 0;    // the number of steps was settled when the run began
+    if (!was_timed) settings->seconds = 0;  // the number of steps was settled when the run began
     omp_set_num_threads(settings->threads); // as many as before, for the same bits
     if (!failed) {
         create_model(trainer, *attention);
@@ -906,7 +927,8 @@ static int start(Trainer *trainer, Error *error) {
     if (settings->resume && settings->init) return error_set(error, "options --resume and --init exclude each other");
     if (settings->resume && !file_is_directory(settings->resume))
         return error_set(error, "%.700s: expected a run to resume, found no such directory", settings->resume);
-    if (settings->resume && !options_find(&trainer->options, "out")->given) settings->out = run_of_checkpoint(settings->resume);
+    if (settings->resume && !options_find(&trainer->options, "out")->given)
+        settings->out = run_of_checkpoint(settings->resume);
     if (run_open(&trainer->run, settings->out, error)) return -1;
     trainer->run.quiet = settings->quiet;
     if (settings->resume) return start_from_run(trainer, &attention, error);
@@ -924,8 +946,8 @@ static int start(Trainer *trainer, Error *error) {
 // ---- what the user sees first
 
 static void print_memory(const GPT2 *model) {
-    const Arena *arenas[] = {&model->weight_arena,     &model->gradient_arena,   &model->moment_arena,
-                             &model->activation_arena, &model->scratch_arena, &model->constant_arena};
+    const Arena *arenas[] = {&model->weight_arena,     &model->gradient_arena, &model->moment_arena,
+                             &model->activation_arena, &model->scratch_arena,  &model->constant_arena};
     double total = 0;
     printf("%-14s", "memory");
     for (int i = 0; i < 6; i++) {
@@ -944,12 +966,14 @@ static void print_start(const Trainer *trainer, const json_t *machine) {
     printf("%-14s%llu, %.1f MFLOP per token and step\n", "parameters",
            (unsigned long long)gpt2_config_parameters(&model->config), gpt2_flops_per_token(model) / 1e6);
     print_memory(model);
-    printf("%-14s%lld tokens in %d shards, %lld rows of %d\n", "training data", (long long)dataloader_tokens(trainer->train),
-           dataloader_shards(trainer->train), (long long)dataloader_rows(trainer->train), trainer->settings.T);
+    printf("%-14s%lld tokens in %d shards, %lld rows of %d\n", "training data",
+           (long long)dataloader_tokens(trainer->train), dataloader_shards(trainer->train),
+           (long long)dataloader_rows(trainer->train), trainer->settings.T);
     if (trainer->val)
         printf("%-14s%lld tokens, the same every time\n", "validation", (long long)dataloader_targets(trainer->val));
-    printf("%-14s%s, %d threads, %s, %.0f GFLOP/s\n", "machine", json_string_value(json_object_get(machine, "processor")),
-           omp_get_max_threads(), json_string_value(json_object_get(machine, "blas")), trainer->machine_gflops);
+    printf("%-14s%s, %d threads, %s, %.0f GFLOP/s\n", "machine",
+           json_string_value(json_object_get(machine, "processor")), omp_get_max_threads(),
+           json_string_value(json_object_get(machine, "blas")), trainer->machine_gflops);
     if (model->step) printf("%-14sat step %lld\n", "continues", (long long)model->step);
     printf("\n");
     fflush(stdout);
@@ -1128,9 +1152,15 @@ static void report_step(Trainer *trainer, const StepResult *result, double secon
     double smoothing = trainer->step_seconds > 0 ? 0.1 : 1;
     trainer->step_seconds += smoothing * (seconds - trainer->step_seconds);
     trainer->training_seconds += seconds;
-    StepReport report = {.step = trainer->model.step, .steps = settings->steps, .tokens = trainer->tokens,
-                         .batch_tokens = tokens, .loss = result->loss, .norm = result->norm, .rate = result->rate,
-                         .seconds = seconds, .elapsed = elapsed(trainer),
+    StepReport report = {.step = trainer->model.step,
+                         .steps = settings->steps,
+                         .tokens = trainer->tokens,
+                         .batch_tokens = tokens,
+                         .loss = result->loss,
+                         .norm = result->norm,
+                         .rate = result->rate,
+                         .seconds = seconds,
+                         .elapsed = elapsed(trainer),
                          .remaining = (double)(settings->steps - trainer->model.step) * trainer->step_seconds,
                          .gflops = gpt2_flops_per_token(&trainer->model) * (double)tokens / seconds / 1e9,
                          .machine_gflops = trainer->machine_gflops};
@@ -1140,10 +1170,11 @@ static void report_step(Trainer *trainer, const StepResult *result, double secon
 // A loss or gradient that is not finite: the weights are untouched. `stop` ends the run, `skip` goes on without the step.
 static int handle_trouble(Trainer *trainer, const StepResult *result, Error *error) {
     char text[256];
-    snprintf(text, sizeof text, "step %lld: %s is not finite (loss %g, gradient norm %g)", (long long)trainer->model.step,
-             result->trouble, result->loss, result->norm);
+    snprintf(text, sizeof text, "step %lld: %s is not finite (loss %g, gradient norm %g)",
+             (long long)trainer->model.step, result->trouble, result->loss, result->norm);
     if (trainer->settings.on_nan == ON_NAN_STOP)
-        return error_set(error, "%s; the weights are as they were before; lower --lr or set --clip, or --on-nan skip", text);
+        return error_set(error, "%s; the weights are as they were before; lower --lr or set --clip, or --on-nan skip",
+                         text);
     run_report_event(&trainer->run, trainer->model.step, "skipped", text);
     return 0;
 }
@@ -1161,7 +1192,8 @@ static int train(Trainer *trainer, Error *error) {
         if (result.trouble && handle_trouble(trainer, &result, error)) return -1;
         if (!result.trouble) report_step(trainer, &result, clock_seconds() - step_start);
         settle_steps(trainer, first_step);
-        if (trainer->val && is_due(model->step, settings->val_every, settings->steps) && validate(trainer, error)) return -1;
+        if (trainer->val && is_due(model->step, settings->val_every, settings->steps) && validate(trainer, error))
+            return -1;
         if (is_due(model->step, settings->save_every, settings->steps)) {
             if (save(trainer, error)) return -1;
             saved = model->step;
@@ -1191,9 +1223,9 @@ int main(int argc, char **argv) {
     die_if(open_metrics(&trainer, &error), &error);
     die_if(train(&trainer, &error), &error);
     char duration[32];
-    run_print(&trainer.run, "%s %s/step_%08lld  %s  peak memory %.0f MB", run_signal() ? "interrupted, saved:" : "done:",
-              trainer.settings.out, (long long)trainer.model.step, duration_text(elapsed(&trainer), duration),
-              (double)memory_peak_bytes() / 1e6);
+    run_print(&trainer.run, "%s %s/step_%08lld  %s  peak memory %.0f MB",
+              run_signal() ? "interrupted, saved:" : "done:", trainer.settings.out, (long long)trainer.model.step,
+              duration_text(elapsed(&trainer), duration), (double)memory_peak_bytes() / 1e6);
     run_close(&trainer.run);
     gpt2_free(&trainer.model);
     return run_signal() ? 128 + run_signal() : 0;

@@ -93,8 +93,8 @@ int file_is_directory(const char *path) {
 
 static int write_failed(FileWriter *writer, const char *action, Error *error) {
     int failure = errno ? errno : EIO;
-    error_set(error, "%.700s: cannot %s: %s; free some space or choose another place; nothing was changed", writer->path,
-              action, strerror(failure));
+    error_set(error, "%.700s: cannot %s: %s; free some space or choose another place; nothing was changed",
+              writer->path, action, strerror(failure));
     file_writer_abort(writer);
     return -1;
 }

@@ -14,13 +14,17 @@ static void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, real *out, int ldo, con
 
 // A single row (decoding) is a matrix-vector product, which BLAS reads at the memory's speed.
 void matmul(real *out, const real *a, const real *b, int m, int n, int k, real beta) {
-    if (m == 1) real_gemv(CblasRowMajor, CblasTrans, k, n, 1, b, n, a, 1, beta, out, 1);
-    else gemm(CblasNoTrans, CblasNoTrans, out, n, a, k, b, n, m, n, k, beta);
+    if (m == 1)
+        real_gemv(CblasRowMajor, CblasTrans, k, n, 1, b, n, a, 1, beta, out, 1);
+    else
+        gemm(CblasNoTrans, CblasNoTrans, out, n, a, k, b, n, m, n, k, beta);
 }
 
 void matmul_nt(real *out, const real *a, const real *b, int m, int n, int k, real beta) {
-    if (m == 1) real_gemv(CblasRowMajor, CblasNoTrans, n, k, 1, b, k, a, 1, beta, out, 1);
-    else gemm(CblasNoTrans, CblasTrans, out, n, a, k, b, k, m, n, k, beta);
+    if (m == 1)
+        real_gemv(CblasRowMajor, CblasNoTrans, n, k, 1, b, k, a, 1, beta, out, 1);
+    else
+        gemm(CblasNoTrans, CblasTrans, out, n, a, k, b, k, m, n, k, beta);
 }
 
 void matmul_tn(real *out, const real *a, const real *b, int m, int n, int k, real beta) {

@@ -86,9 +86,12 @@ static int parse_number(const char *text, double *number) {
     errno = 0;
     *number = strtod(text, &end);
     if (end == text || errno == ERANGE || !isfinite(*number)) return -1;
-    if (*end == 'k' || *end == 'K') *number *= 1e3, end++;
-    else if (*end == 'M') *number *= 1e6, end++;
-    else if (*end == 'G') *number *= 1e9, end++;
+    if (*end == 'k' || *end == 'K')
+        *number *= 1e3, end++;
+    else if (*end == 'M')
+        *number *= 1e6, end++;
+    else if (*end == 'G')
+        *number *= 1e9, end++;
     return *end ? -1 : 0;
 }
 
@@ -104,9 +107,12 @@ static int set_number(Option *option, const char *text, Error *error) {
     if (!(number >= least && number <= most))
         return error_set(error, "option --%s: expected %s from %.10g to %.10g, found %.100s", option->name,
                          whole ? "a whole number" : "a number", least, most, text);
-    if (option->type == OPTION_INT) *(int *)option->value = (int)number;
-    else if (option->type == OPTION_LONG) *(int64_t *)option->value = (int64_t)number;
-    else *(float *)option->value = (float)number;
+    if (option->type == OPTION_INT)
+        *(int *)option->value = (int)number;
+    else if (option->type == OPTION_LONG)
+        *(int64_t *)option->value = (int64_t)number;
+    else
+        *(float *)option->value = (float)number;
     return 0;
 }
 
@@ -120,13 +126,16 @@ static int set_choice(Option *option, const char *choices, const char *text, Err
 
 int option_set(Option *option, const char *text, Error *error) {
     switch (option->type) {
-    case OPTION_FLAG: return set_choice(option, "0|1", text, error);
-    case OPTION_CHOICE: return set_choice(option, option->choices, text, error);
+    case OPTION_FLAG:
+        return set_choice(option, "0|1", text, error);
+    case OPTION_CHOICE:
+        return set_choice(option, option->choices, text, error);
     case OPTION_STRING:
         if (!*text) return error_set(error, "option --%s: expected a value, found nothing", option->name);
         *(const char **)option->value = text;
         return 0;
-    default: return set_number(option, text, error);
+    default:
+        return set_number(option, text, error);
     }
 }
 
@@ -141,12 +150,24 @@ static void print_float(float value, char *text, size_t size) {
 void option_print_value(const Option *option, char *text, size_t size) {
     const char *string = option->type == OPTION_STRING ? *(const char **)option->value : NULL;
     switch (option->type) {
-    case OPTION_FLAG: snprintf(text, size, "%s", *(int *)option->value ? "yes" : "no"); break;
-    case OPTION_INT: snprintf(text, size, "%d", *(int *)option->value); break;
-    case OPTION_LONG: snprintf(text, size, "%lld", (long long)*(int64_t *)option->value); break;
-    case OPTION_FLOAT: print_float(*(float *)option->value, text, size); break;
-    case OPTION_STRING: snprintf(text, size, "%s", string ? string : ""); break;
-    case OPTION_CHOICE: choice_name(option->choices, *(int *)option->value, text, size); break;
+    case OPTION_FLAG:
+        snprintf(text, size, "%s", *(int *)option->value ? "yes" : "no");
+        break;
+    case OPTION_INT:
+        snprintf(text, size, "%d", *(int *)option->value);
+        break;
+    case OPTION_LONG:
+        snprintf(text, size, "%lld", (long long)*(int64_t *)option->value);
+        break;
+    case OPTION_FLOAT:
+        print_float(*(float *)option->value, text, size);
+        break;
+    case OPTION_STRING:
+        snprintf(text, size, "%s", string ? string : "");
+        break;
+    case OPTION_CHOICE:
+        choice_name(option->choices, *(int *)option->value, text, size);
+        break;
     }
 }
 
@@ -176,8 +197,10 @@ static int parse_option(Options *options, int argc, char **argv, int *at, Error 
     Option *option = is_long ? options_find(options, name) : (word[2] ? NULL : find_alias(options, word[1]));
     if (!option && is_long && !strncmp(name, "no-", 3)) {
         option = options_find(options, name + 3);
-        if (option && option->type == OPTION_FLAG && !equals) equals = "=0";
-        else option = NULL;
+        if (option && option->type == OPTION_FLAG && !equals)
+            equals = "=0";
+        else
+            option = NULL;
     }
     if (!option && !is_long) return error_set(error, "unknown option %.20s; --help lists all", word);
     if (!option) return unknown_option(options, word + 2, error);
@@ -220,12 +243,17 @@ int options_parse(Options *options, int argc, char **argv, const char **position
 // What stands for the value in --help: "N", "X", "a|b|c", or the option's own word.
 static const char *value_word(const Option *option) {
     switch (option->type) {
-    case OPTION_FLAG: return "";
+    case OPTION_FLAG:
+        return "";
     case OPTION_INT:
-    case OPTION_LONG: return "N";
-    case OPTION_FLOAT: return "X";
-    case OPTION_CHOICE: return option->choices;
-    default: return option->choices ? option->choices : "TEXT";
+    case OPTION_LONG:
+        return "N";
+    case OPTION_FLOAT:
+        return "X";
+    case OPTION_CHOICE:
+        return option->choices;
+    default:
+        return option->choices ? option->choices : "TEXT";
     }
 }
 
@@ -233,12 +261,16 @@ static void help_line(const Option *option, FILE *out) {
     char left[160], alias[8] = "    ";
     if (option->alias) snprintf(alias, sizeof alias, "-%c, ", option->alias);
     int wide = snprintf(left, sizeof left, "  %s--%s %s", alias, option->name, value_word(option));
-    if (wide <= 34) fprintf(out, "%-35s", left);
-    else fprintf(out, "%s\n%35s", left, "");
+    if (wide <= 34)
+        fprintf(out, "%-35s", left);
+    else
+        fprintf(out, "%s\n%35s", left, "");
     int has_default = option->default_text[0] && option->type != OPTION_FLAG;
     if (option->type == OPTION_FLAG) has_default = !strcmp(option->default_text, "yes");
-    if (has_default) fprintf(out, "%s (%s)\n", option->help, option->default_text);
-    else fprintf(out, "%s\n", option->help);
+    if (has_default)
+        fprintf(out, "%s (%s)\n", option->help, option->default_text);
+    else
+        fprintf(out, "%s\n", option->help);
 }
 
 void options_help(const Options *options, FILE *out) {
@@ -261,15 +293,24 @@ json_t *options_to_json(const Options *options) {
         char text[128];
         json_t *value;
         switch (option->type) {
-        case OPTION_FLAG: value = json_boolean(*(int *)option->value); break;
-        case OPTION_INT: value = json_integer(*(int *)option->value); break;
-        case OPTION_LONG: value = json_integer(*(int64_t *)option->value); break;
+        case OPTION_FLAG:
+            value = json_boolean(*(int *)option->value);
+            break;
+        case OPTION_INT:
+            value = json_integer(*(int *)option->value);
+            break;
+        case OPTION_LONG:
+            value = json_integer(*(int64_t *)option->value);
+            break;
         case OPTION_FLOAT: // through its shortest text, so that 6e-4f is saved as 0.0006
             option_print_value(option, text, sizeof text);
             value = json_real(strtod(text, NULL));
             break;
-        case OPTION_CHOICE: value = json_string(choice_name(option->choices, *(int *)option->value, text, 128)); break;
-        default: value = *(char **)option->value ? json_string(*(char **)option->value) : json_null();
+        case OPTION_CHOICE:
+            value = json_string(choice_name(option->choices, *(int *)option->value, text, 128));
+            break;
+        default:
+            value = *(char **)option->value ? json_string(*(char **)option->value) : json_null();
         }
         // A string that is not UTF-8 (a strange path) cannot stand in JSON: it is saved as null.
         json_object_set_new(object, option->name, value ? value : json_null());
@@ -284,12 +325,18 @@ int options_from_json(Options *options, const json_t *json, Error *error) {
         char number[64];
         const char *text = number;
         if (option->given || !value || json_is_null(value)) continue;
-        if (json_is_string(value)) text = json_string_value(value);
-        else if (json_is_boolean(value)) snprintf(number, sizeof number, "%d", json_is_true(value));
-        else if (json_is_number(value)) snprintf(number, sizeof number, "%.17g", json_number_value(value));
-        else return error_set(error, "saved option %s: expected a plain value, found an object or list", option->name);
-        if (option->type == OPTION_STRING) *(const char **)option->value = strdup(text);
-        else if (option_set(option, text, error)) return -1;
+        if (json_is_string(value))
+            text = json_string_value(value);
+        else if (json_is_boolean(value))
+            snprintf(number, sizeof number, "%d", json_is_true(value));
+        else if (json_is_number(value))
+            snprintf(number, sizeof number, "%.17g", json_number_value(value));
+        else
+            return error_set(error, "saved option %s: expected a plain value, found an object or list", option->name);
+        if (option->type == OPTION_STRING)
+            *(const char **)option->value = strdup(text);
+        else if (option_set(option, text, error))
+            return -1;
     }
     return 0;
 }

@@ -13,9 +13,12 @@ double clock_seconds(void) {
 
 const char *duration_text(double seconds, char text[32]) {
     long s = seconds > 0 && seconds < 1e9 ? (long)(seconds + 0.5) : 0;
-    if (s < 60) snprintf(text, 32, "%ld s", s);
-    else if (s < 3600) snprintf(text, 32, "%ld min %02ld s", s / 60, s % 60);
-    else snprintf(text, 32, "%ld h %02ld min", s / 3600, s / 60 % 60);
+    if (s < 60)
+        snprintf(text, 32, "%ld s", s);
+    else if (s < 3600)
+        snprintf(text, 32, "%ld min %02ld s", s / 60, s % 60);
+    else
+        snprintf(text, 32, "%ld h %02ld min", s / 3600, s / 60 % 60);
     return text;
 }
 

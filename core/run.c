@@ -24,7 +24,8 @@ int run_open(Run *run, const char *directory, Error *error) {
     run->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     int failed = run->lock < 0, taken = !failed && flock(run->lock, LOCK_EX | LOCK_NB) != 0;
     if (failed) error_set(error, "%.700s: cannot create: %s; choose another --out", path, strerror(errno));
-    if (taken) error_set(error, "%.700s: another run is using this directory; wait for it or choose another --out", directory);
+    if (taken)
+        error_set(error, "%.700s: another run is using this directory; wait for it or choose another --out", directory);
     free(path);
     return failed || taken ? -1 : 0;
 }
@@ -108,21 +109,24 @@ void run_print(Run *run, const char *format, ...) {
 
 // 1234567 -> "1.23M": a rate that fits its column.
 static const char *short_number(double number, char text[16]) {
-    if (number >= 1e6) snprintf(text, 16, "%.2fM", number / 1e6);
-    else if (number >= 1e4) snprintf(text, 16, "%.1fk", number / 1e3);
-    else snprintf(text, 16, "%.0f", number);
+    if (number >= 1e6)
+        snprintf(text, 16, "%.2fM", number / 1e6);
+    else if (number >= 1e4)
+        snprintf(text, 16, "%.1fk", number / 1e3);
+    else
+        snprintf(text, 16, "%.0f", number);
     return text;
 }
 
 static void print_step(Run *run, const StepReport *r) {
     char rate[16], elapsed[32], remaining[32], line[256];
     int width = snprintf(line, sizeof line, "%lld", (long long)r->steps);
-    snprintf(line, sizeof line,
-             "step %*lld/%lld  loss %7.4f  norm %6.3f  lr %.2e  %6.0f ms  %6s tok/s  %5.0f GFLOP/s (%2.0f%%)  %s, %s left",
-             width, (long long)r->step, (long long)r->steps, r->loss, r->norm, r->rate, 1e3 * r->seconds,
-             short_number((double)r->batch_tokens / r->seconds, rate), r->gflops,
-             100 * r->gflops / r->machine_gflops, duration_text(r->elapsed, elapsed),
-             duration_text(r->remaining, remaining));
+    snprintf(
+        line, sizeof line,
+        "step %*lld/%lld  loss %7.4f  norm %6.3f  lr %.2e  %6.0f ms  %6s tok/s  %5.0f GFLOP/s (%2.0f%%)  %s, %s left",
+        width, (long long)r->step, (long long)r->steps, r->loss, r->norm, r->rate, 1e3 * r->seconds,
+        short_number((double)r->batch_tokens / r->seconds, rate), r->gflops, 100 * r->gflops / r->machine_gflops,
+        duration_text(r->elapsed, elapsed), duration_text(r->remaining, remaining));
     printf(run->terminal ? "\r%s\033[K" : "%s\n", line);
     run->line_open = run->terminal;
     fflush(stdout);
@@ -158,8 +162,8 @@ void run_report_validation(Run *run, const ValidationReport *r) {
 void run_report_event(Run *run, int64_t step, const char *event, const char *text) {
     run_print(run, "%s", text);
     if (!run->metrics) return;
-    json_t *line = json_pack("{s:s, s:I, s:s, s:s}", "type", "event", "step", (json_int_t)step, "event", event, "text",
-                             text);
+    json_t *line =
+        json_pack("{s:s, s:I, s:s, s:s}", "type", "event", "step", (json_int_t)step, "event", event, "text", text);
     char *dumped = line ? json_dumps(line, 0) : NULL;
     if (dumped) fprintf(run->metrics, "%s\n", dumped);
     fflush(run->metrics);
@@ -211,6 +215,6 @@ json_t *run_machine(void) {
     return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s}", "processor", processor, "threads",
                      omp_get_max_threads(), "memory_gb",
                      (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9, "system", system.release,
-                     "blas", matmul_library(), "compiler", __VERSION__, "precision", sizeof(real) == 4 ? "fp32" : "fp64",
-                     "started", now);
+                     "blas", matmul_library(), "compiler", __VERSION__, "precision",
+                     sizeof(real) == 4 ? "fp32" : "fp64", "started", now);
 }

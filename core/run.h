@@ -11,27 +11,27 @@
 
 typedef struct {
     const char *directory;
-    int lock;        // descriptor of RUN/lock, held for the process's life
-    FILE *metrics;   // RUN/metrics.jsonl
-    int terminal;    // standard output is a terminal: the step line updates in place
+    int lock;      // descriptor of RUN/lock, held for the process's life
+    FILE *metrics; // RUN/metrics.jsonl
+    int terminal;  // standard output is a terminal: the step line updates in place
     int quiet;
-    int line_open;   // a step line stands on the terminal without its line break
+    int line_open; // a step line stands on the terminal without its line break
 } Run;
 
-typedef struct { // one step, for the console and the metrics
+typedef struct {         // one step, for the console and the metrics
     int64_t step, steps; // done so far, in all
     int64_t tokens;      // seen so far
     int64_t batch_tokens;
     double loss, norm, rate;
-    double seconds;      // this step
+    double seconds; // this step
     double elapsed, remaining;
     double gflops, machine_gflops;
 } StepReport;
 
 typedef struct {
     int64_t step;
-    int64_t tokens; // in the validation set
-    double loss;    // nats per token
+    int64_t tokens;       // in the validation set
+    double loss;          // nats per token
     double bits_per_byte; // 0 when no vocabulary is known
 } ValidationReport;
 
@@ -48,7 +48,7 @@ char *run_of_checkpoint(const char *path);
 void run_report_step(Run *run, const StepReport *report);
 void run_report_validation(Run *run, const ValidationReport *report);
 void run_report_event(Run *run, int64_t step, const char *event, const char *text); // "saved", "skipped", ...
-void run_print(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); // a line of its own on the console
+void run_print(Run *run, const char *format, ...) PRINTF_LIKE(2, 3);                // a line of its own on the console
 
 // SIGINT and SIGTERM: the signal's number once one has come, else 0. A second SIGINT ends the process at once.
 void run_catch_signals(void);

@@ -9,8 +9,9 @@ static const struct {
     const char *name;
     int L, NH, C, context;
 } presets[] = {
-    {"tiny", 4, 4, 128, 256},       {"small", 6, 8, 256, 256},       {"gpt2", 12, 12, 768, 1024},
-    {"gpt2-medium", 24, 16, 1024, 1024}, {"gpt2-large", 36, 20, 1280, 1024}, {"gpt2-xl", 48, 25, 1600, 1024},
+    {"tiny", 4, 4, 128, 256},           {"small", 6, 8, 256, 256},
+    {"gpt2", 12, 12, 768, 1024},        {"gpt2-medium", 24, 16, 1024, 1024},
+    {"gpt2-large", 36, 20, 1280, 1024}, {"gpt2-xl", 48, 25, 1600, 1024},
 };
 #define PRESET_CHOICES "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
 enum { PRESET_GPT2 = 2, GPT2_VOCABULARY = 50257, TOKENS_AT_ONCE = 4096 };
@@ -40,8 +41,10 @@ Settings settings_default(void) {
 // ---- the table
 
 #define SETTING(group, name, alias, type, field, least, most, choices, help)                                           \
-    {group, name, alias, type, &settings->field, least, most, choices, help, 0, ""}
+    { group, name, alias, type, &settings->field, least, most, choices, help, 0, "" }
 
+// clang-format off
+// One option per line.
 static void add_data_options(Options *options, Settings *settings) {
     const Option items[] = {
         SETTING("data", "train", 'i', OPTION_STRING, train, 0, 0, "SHARDS", "training shards: a file, a directory or a 'glob'"),
@@ -102,6 +105,7 @@ static void add_optimisation_options(Options *options, Settings *settings) {
     };
     options_add(options, items, sizeof items / sizeof *items);
 }
+// clang-format on
 
 void settings_options(Options *options, Settings *settings) {
     options->usage = "usage: train_gpt2 --train SHARDS [options]\n"
@@ -191,8 +195,9 @@ json_t *settings_to_json(const Options *options) {
 }
 
 // Options that make another run of it when they change. The attention's own are checked beside these.
-static const char *const fixed_options[] = {"batch",  "sequence", "micro-batch", "batch-start", "batch-ramp", "seed",
-                                            "layers", "heads",    "width",       "context",     "vocab",      "attention"};
+static const char *const fixed_options[] = {"batch",      "sequence", "micro-batch", "batch-start",
+                                            "batch-ramp", "seed",     "layers",      "heads",
+                                            "width",      "context",  "vocab",       "attention"};
 
 static int is_fixed(const Option *option) {
     for (size_t i = 0; i < sizeof fixed_options / sizeof *fixed_options; i++)
@@ -202,10 +207,14 @@ static int is_fixed(const Option *option) {
 
 // A JSON value as option_print_value would print it.
 static void json_text(const json_t *value, char *text, size_t size) {
-    if (json_is_string(value)) snprintf(text, size, "%s", json_string_value(value));
-    else if (json_is_integer(value)) snprintf(text, size, "%lld", (long long)json_integer_value(value));
-    else if (json_is_real(value)) snprintf(text, size, "%.9g", (double)(float)json_real_value(value));
-    else snprintf(text, size, "%s", json_is_true(value) ? "yes" : "no");
+    if (json_is_string(value))
+        snprintf(text, size, "%s", json_string_value(value));
+    else if (json_is_integer(value))
+        snprintf(text, size, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(text, size, "%.9g", (double)(float)json_real_value(value));
+    else
+        snprintf(text, size, "%s", json_is_true(value) ? "yes" : "no");
 }
 
 static const json_t *saved_value(const Option *option, const json_t *saved, const json_t *saved_attention) {

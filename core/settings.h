@@ -11,32 +11,32 @@ typedef enum { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
 
 typedef struct {
     // data
-    const char *train, *val;  // shards: a file, a directory or a glob
-    const char *tokenizer;    // vocabulary file: bits per byte, and saved with the checkpoints
+    const char *train, *val; // shards: a file, a directory or a glob
+    const char *tokenizer;   // vocabulary file: bits per byte, and saved with the checkpoints
     int shuffle;
     // run
-    const char *out;          // run directory
-    const char *resume;       // a run or checkpoint to continue
-    const char *init;         // weights to start from: a checkpoint, a Hugging Face directory or an llm.c model file
+    const char *out;    // run directory
+    const char *resume; // a run or checkpoint to continue
+    const char *init;   // weights to start from: a checkpoint, a Hugging Face directory or an llm.c model file
     int force;
     // model
     int preset;
-    GPT2Config model;         // max_T is --context
+    GPT2Config model; // max_T is --context
     const char *attention;
     AttentionConfig attention_config;
     float dropout;
     // batch
-    int T;                    // tokens per row
-    int batch, micro_batch;   // rows per step, rows at once
-    int batch_start;          // rows per step at the start of the ramp; 0: no ramp
-    int64_t batch_ramp;       // steps
+    int T;                  // tokens per row
+    int batch, micro_batch; // rows per step, rows at once
+    int batch_start;        // rows per step at the start of the ramp; 0: no ramp
+    int64_t batch_ramp;     // steps
     // optimisation
     int64_t steps;
-    float seconds;            // stop after so long, with the schedule fitted to it; 0: by steps
+    float seconds; // stop after so long, with the schedule fitted to it; 0: by steps
     Schedule schedule;
     float beta1, beta2, adam_eps, weight_decay, clip;
     int64_t seed;
-    int on_nan;               // OnNan
+    int on_nan; // OnNan
     // reporting
     int64_t val_every, val_tokens;
     int64_t save_every;
