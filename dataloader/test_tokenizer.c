@@ -340,6 +340,8 @@ static void test_text_equals_twin(void) {
         size_t bytes = random_text(text, sizeof text);
         check_equal_twin(tokenizer, encoder, text, bytes);
     }
+    static const char zeros[] = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    for (size_t bytes = 1; bytes < sizeof zeros; bytes++) check_equal_twin(tokenizer, encoder, zeros, bytes);
     tokenizer_encoder_free(encoder);
     tokenizer_free(tokenizer);
 }
@@ -650,6 +652,72 @@ static void test_train_equals_reference(void) {
     free(path);
 }
 
+typedef struct { // training in the plainest way: count all pairs, join the best one everywhere, begin again
+    int symbols[400], starts_piece[400], count;
+    char tokens[300][400];
+    int ranks;
+} TwinTraining;
+
+static void twin_join(TwinTraining *twin, int left, int right, int merged) {
+    int kept = 0;
+    for (int i = 0; i < twin->count; i++, kept++) {
+        int joins = i + 1 < twin->count && !twin->starts_piece[i + 1] && twin->symbols[i] == left &&
+                    twin->symbols[i + 1] == right;
+        twin->starts_piece[kept] = twin->starts_piece[i];
+        twin->symbols[kept] = joins ? merged : twin->symbols[i];
+        i += joins;
+    }
+    twin->count = kept;
+}
+
+static int twin_step(TwinTraining *twin) {
+    static int counts[300][300];
+    int left = -1, right = -1;
+    memset(counts, 0, sizeof counts);
+    for (int i = 0; i + 1 < twin->count; i++)
+        if (!twin->starts_piece[i + 1]) counts[twin->symbols[i]][twin->symbols[i + 1]]++;
+    for (int a = 0; a < twin->ranks; a++)
+        for (int b = 0; b < twin->ranks; b++)
+            if (counts[a][b] > (left < 0 ? 0 : counts[left][right])) left = a, right = b;
+    if (left < 0) return -1;
+    strcpy(twin->tokens[twin->ranks], twin->tokens[left]); // shorter than the text, as is the whole
+    strcat(twin->tokens[twin->ranks], twin->tokens[right]);
+    twin_join(twin, left, right, twin->ranks++);
+    return 0;
+}
+
+static void twin_start(TwinTraining *twin, const char *text, int bytes) {
+    memset(twin, 0, sizeof *twin);
+    for (twin->ranks = 0; twin->ranks < 256; twin->ranks++) twin->tokens[twin->ranks][0] = (char)twin->ranks;
+    for (int i = 0; i < bytes; i++) twin->symbols[i] = (unsigned char)text[i];
+    for (size_t at = 0; at < (size_t)bytes; at = piece_end((const unsigned char *)text, at, (size_t)bytes))
+        twin->starts_piece[at] = 1;
+    twin->count = bytes;
+}
+
+static void test_train_equals_twin(void) {
+    static TwinTraining twin;
+    char text[400], *path = temporary("twin.tiktoken");
+    for (int round = 0; round < 400; round++) {
+        Error error = {""};
+        Tokenizer *tokenizer = NULL;
+        int bytes = 40 + (int)draw(360), letters = 2 + (int)draw(3);
+        for (int i = 0; i < bytes; i++) text[i] = draw(60) ? "abcd"[draw((uint32_t)letters)] : ' ';
+        twin_start(&twin, text, bytes);
+        while (twin.ranks < 280 && twin_step(&twin) == 0) {}
+        CHECK(train_to(path, text, (size_t)bytes, twin.ranks + 1, &error) == 0);
+        CHECK(tokenizer_load(&tokenizer, path, 0, &error) == 0);
+        for (int rank = 0; rank < twin.ranks && tokenizer; rank++) {
+            size_t length;
+            const char *token = tokenizer_token(tokenizer, (uint32_t)rank, &length);
+            size_t expected = rank ? strlen(twin.tokens[rank]) : 1;
+            CHECK(length == expected && memcmp(token, twin.tokens[rank], length) == 0);
+        }
+        tokenizer_free(tokenizer);
+    }
+    free(path);
+}
+
 static void test_train_in_parts(void) {
     Error error;
     char text[20000], *whole = temporary("whole.tiktoken"), *parts = temporary("parts.tiktoken");
@@ -814,6 +882,7 @@ int main(void) {
     RUN(test_line_ends_and_order);
     RUN(test_first_ranks);
     RUN(test_train_equals_reference);
+    RUN(test_train_equals_twin);
     RUN(test_train_in_parts);
     RUN(test_train_limits);
     RUN(test_documents);

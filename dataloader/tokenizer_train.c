@@ -108,7 +108,6 @@ typedef struct {  // two neighbours
     uint32_t used, capacity;
     uint32_t *positions; // where it occurs, and places where it no longer does
     uint64_t count;      // in the whole text
-    int changed_in;      // the last merge that added to it
 } Pair;
 
 typedef struct {
@@ -128,13 +127,10 @@ typedef struct {
     uint32_t pair_mask;
     Candidate *heap; // the highest count first, the smallest ids first among equals; counts may be out of date
     size_t heap_count, heap_capacity;
-    uint32_t *changed; // pairs that the present merge added to
-    size_t changed_count, changed_capacity;
-    int merges;
+    uint32_t pushed; // how many of the pairs the heap has been given
 
-    char *bytes;                                   // the tokens, end to end
-    uint32_t offsets[TOKENIZER_VOCAB_MAX + 1];     // (ranks + 1)
-    uint32_t token_slots[4 * TOKENIZER_VOCAB_MAX]; // rank + 1 by hash of the bytes
+    char *bytes;                               // the tokens, end to end
+    uint32_t offsets[TOKENIZER_VOCAB_MAX + 1]; // (ranks + 1)
     int ranks;
 } Training;
 
@@ -150,43 +146,31 @@ static void training_free(Training *training) {
     free(training->pairs);
     free(training->pair_slots);
     free(training->heap);
-    free(training->changed);
     free(training->bytes);
     free(training);
 }
 
 // ---- tokens
+//
+// Every merge gives a token that was not there before, so the vocabulary has no token twice. For say that the bytes t
+// were made into a token in step k. Take any place where t stands and both of its ends are borders between tokens now.
+// They were borders all along, as merging only removes borders; so no merge ever reached across them, and inside, the
+// merges were those of t standing alone. In step k they made one token of it. There is no pair left whose bytes are t.
 
-// The slot of the token with these bytes, or the empty one where it belongs.
-static uint32_t *find_token_slot(Training *training, const char *bytes, size_t length) {
-    size_t slots = sizeof training->token_slots / sizeof *training->token_slots;
-    for (size_t at = XXH3_64bits(bytes, length) % slots;; at = (at + 1) % slots) {
-        uint32_t *slot = &training->token_slots[at];
-        if (!*slot) return slot;
-        uint32_t id = *slot - 1;
-        if (token_length(training, id) == length && !memcmp(training->bytes + training->offsets[id], bytes, length))
-            return slot;
-    }
-}
-
-// The id of the token with these bytes: the one there is, or a new one.
-static uint32_t intern_token(Training *training, const char *bytes, size_t length) {
-    uint32_t *slot = find_token_slot(training, bytes, length);
-    if (*slot) return *slot - 1;
+static uint32_t add_token(Training *training, const char *bytes, uint32_t length) {
     uint32_t id = (uint32_t)training->ranks++, offset = training->offsets[id];
     training->bytes = memory_resize(training->bytes, (size_t)offset + length, 1, "the vocabulary");
     memcpy(training->bytes + offset, bytes, length);
-    training->offsets[id + 1] = offset + (uint32_t)length;
-    *slot = id + 1;
+    training->offsets[id + 1] = offset + length;
     return id;
 }
 
-static uint32_t merged_token(Training *training, uint32_t left, uint32_t right) {
+static uint32_t add_merged_token(Training *training, uint32_t left, uint32_t right) {
     char bytes[TOKEN_BYTES_MAX];
     uint32_t left_length = token_length(training, left), right_length = token_length(training, right);
     memcpy(bytes, training->bytes + training->offsets[left], left_length);
     memcpy(bytes + left_length, training->bytes + training->offsets[right], right_length);
-    return intern_token(training, bytes, left_length + right_length);
+    return add_token(training, bytes, left_length + right_length);
 }
 
 // ---- pairs
@@ -217,20 +201,10 @@ static Pair *find_or_add_pair(Training *training, uint32_t ids) {
         training->pairs = memory_resize(training->pairs, training->pair_capacity, sizeof(Pair), "the pairs");
     }
     Pair *pair = &training->pairs[training->pair_count++];
-    *pair = (Pair){.ids = ids, .changed_in = -1};
+    *pair = (Pair){.ids = ids};
     *slot = training->pair_count;
     if (2 * training->pair_count > training->pair_mask) double_pair_slots(training);
     return pair;
-}
-
-static void note_changed(Training *training, Pair *pair) {
-    if (pair->changed_in == training->merges) return;
-    pair->changed_in = training->merges;
-    if (training->changed_count == training->changed_capacity) {
-        training->changed_capacity = 2 * training->changed_capacity + 256;
-        training->changed = memory_resize(training->changed, training->changed_capacity, sizeof(uint32_t), "the pairs");
-    }
-    training->changed[training->changed_count++] = (uint32_t)(pair - training->pairs);
 }
 
 // Counts a pair that begins at `position`. One that would make too long a token is not a pair.
@@ -243,7 +217,6 @@ static void add_pair(Training *training, uint32_t left, uint32_t right, uint64_t
         pair->positions = memory_resize(pair->positions, pair->capacity, sizeof(uint32_t), "the pairs");
     }
     pair->positions[pair->used++] = position;
-    note_changed(training, pair);
 }
 
 static void remove_pair(Training *training, uint32_t left, uint32_t right, uint64_t times) {
@@ -280,22 +253,22 @@ static Candidate heap_pop(Training *training) {
     return first;
 }
 
-static void push_changed(Training *training) {
-    for (size_t i = 0; i < training->changed_count; i++) {
-        const Pair *pair = &training->pairs[training->changed[i]];
-        if (pair->count) heap_push(training, (Candidate){pair->count, pair->ids, training->changed[i]});
+// A pair is complete after the step that made the younger of its two tokens, and its count only falls from then on.
+static void push_new_pairs(Training *training) {
+    for (; training->pushed < training->pair_count; training->pushed++) {
+        const Pair *pair = &training->pairs[training->pushed];
+        if (pair->count) heap_push(training, (Candidate){pair->count, pair->ids, training->pushed});
     }
-    training->changed_count = 0;
 }
 
 // The pair with the highest count, or NO_PAIR. A candidate whose count has fallen since it was pushed goes back with
-// its true one. A count that rose was pushed again when it did, so the best is never missed.
+// its true one.
 static uint32_t take_best_pair(Training *training) {
     while (training->heap_count) {
         Candidate best = heap_pop(training);
         uint64_t count = training->pairs[best.pair].count;
         if (count == best.count) return best.pair;
-        if (count && count < best.count) heap_push(training, (Candidate){count, best.ids, best.pair});
+        if (count) heap_push(training, (Candidate){count, best.ids, best.pair});
     }
     return NO_PAIR;
 }
@@ -323,23 +296,16 @@ static void merge_at(Training *training, uint32_t position, uint32_t left, uint3
     }
 }
 
-static int compare_positions(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
+// Joins a pair wherever it stands, from left to right: its positions are in ascending order, since one step found them
+// all, going from left to right itself.
 static void merge_pair(Training *training, uint32_t index) {
     Pair pair = training->pairs[index];
     training->pairs[index].positions = NULL;
-    training->pairs[index].used = training->pairs[index].capacity = 0;
-    uint32_t left = pair.ids >> 16, right = pair.ids & 0xFFFF, merged = merged_token(training, left, right);
-    training->merges++;
-    // In "aaa" either pair could be joined; the rule is from left to right.
-    if (left == right) qsort(pair.positions, pair.used, sizeof(uint32_t), compare_positions);
+    uint32_t left = pair.ids >> 16, right = pair.ids & 0xFFFF, merged = add_merged_token(training, left, right);
     for (uint32_t i = 0; i < pair.used; i++) merge_at(training, pair.positions[i], left, right, merged);
     training->pairs[index].count = 0;
     free(pair.positions);
-    push_changed(training);
+    push_new_pairs(training);
 }
 
 // ---- the beginning and the end
@@ -376,13 +342,13 @@ static int training_start(Training **result, const PieceCounts *counts, Error *e
     training->times = memory_allocate(counts->used, sizeof(uint64_t), "the pieces");
     training->pair_mask = (1 << 16) - 1;
     training->pair_slots = memory_allocate_zeroed((size_t)training->pair_mask + 1, sizeof(uint32_t), "the pairs");
-    for (int byte = 0; byte < 256; byte++) intern_token(training, &(char){(char)byte}, 1);
+    for (int byte = 0; byte < 256; byte++) add_token(training, &(char){(char)byte}, 1);
     lay_out_pieces(training, counts);
     for (uint32_t i = 0; i + 1 < training->size; i++)
         if (training->symbols[i] != NO_SYMBOL && training->symbols[i + 1] != NO_SYMBOL)
             add_pair(training, training->symbols[i], training->symbols[i + 1], training->times[training->piece_of[i]],
                      i);
-    push_changed(training);
+    push_new_pairs(training);
     *result = training;
     return 0;
 }

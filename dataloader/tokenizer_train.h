@@ -23,7 +23,7 @@ size_t piece_counts_different(const PieceCounts *counts);
 
 // Writes a vocabulary of `vocab` tokens (257 to 65536; end-of-text is one of them and stands in no file) in tiktoken's
 // format. Each step takes the pair with the highest count, and of equal ones the smallest pair of ids (left id first).
-// A pair whose bytes are a token already becomes that token. Refuses when the text runs out of pairs.
+// Refuses when the text runs out of pairs.
 int tokenizer_train(const PieceCounts *counts, int vocab, const char *path, Error *error);
 
 #endif
