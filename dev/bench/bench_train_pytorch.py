@@ -110,6 +110,14 @@ def peak_megabytes(process):
     return usage.ru_maxrss * 1024 / 1e6
 
 
+def steps_so_far(run):
+    try:
+        with open(os.path.join(run, "metrics.jsonl")) as lines:
+            return [json.loads(line) for line in lines if line.endswith("\n") and '"type": "step"' in line]
+    except FileNotFoundError:
+        return []
+
+
 def run_slay(options, shard, directory):
     """(step times, losses, peak memory). Ends by SIGKILL once it has done its steps, so that it saves no checkpoint."""
     run = os.path.join(directory, f"run_{time.monotonic_ns()}")
@@ -120,16 +128,15 @@ def run_slay(options, shard, directory):
                "--quiet", "--out", run]
     process = subprocess.Popen(command)
     steps, wanted = [], options.skip + options.steps
-    while len(steps) < wanted:
-        time.sleep(0.2)
-        if process.poll() is not None:
-            sys.exit(f"./train_gpt2 ended with {process.returncode} after {len(steps)} steps")
-        try:
-            with open(os.path.join(run, "metrics.jsonl")) as lines:
-                steps = [json.loads(line) for line in lines if line.endswith("\n") and '"type": "step"' in line]
-        except FileNotFoundError:
-            pass
-    process.send_signal(signal.SIGKILL)
+    try:
+        while len(steps) < wanted:
+            time.sleep(0.2)
+            if process.poll() is not None:
+                sys.exit(f"./train_gpt2 ended with {process.returncode} after {len(steps)} steps")
+            steps = steps_so_far(run)
+    finally:
+        if process.returncode is None:
+            process.kill()
     memory = peak_megabytes(process)
     steps = steps[options.skip : wanted]
     return [s["ms"] for s in steps], [s["loss"] for s in steps], memory
@@ -141,7 +148,11 @@ def run_pytorch(options, shard, directory):
     for name in "model", "batch", "sequence", "threads", "steps", "skip":
         command += [f"--{name}", str(getattr(options, name))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=directory)
-    steps = [json.loads(line) for line in process.stdout][options.skip :]
+    try:
+        steps = [json.loads(line) for line in process.stdout][options.skip :]
+    except BaseException:
+        process.kill()
+        raise
     memory = peak_megabytes(process)
     if process.returncode != 0 or len(steps) != options.steps:
         sys.exit(f"PyTorch's process ended with {process.returncode} after {len(steps)} steps")
@@ -181,6 +192,7 @@ def main():
         return pytorch_child(options)
     if not os.access("./train_gpt2", os.X_OK):
         sys.exit("./train_gpt2 is missing; run make, and this from the project's root")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the code that ends the other process
     contenders = {"slay.c": run_slay, "PyTorch eager": run_pytorch}
     rounds = []
     with tempfile.TemporaryDirectory() as directory:
