@@ -680,8 +680,9 @@ static int twin_step(TwinTraining *twin) {
         for (int b = 0; b < twin->ranks; b++)
             if (counts[a][b] > (left < 0 ? 0 : counts[left][right])) left = a, right = b;
     if (left < 0) return -1;
-    strcpy(twin->tokens[twin->ranks], twin->tokens[left]); // shorter than the text, as is the whole
-    strcat(twin->tokens[twin->ranks], twin->tokens[right]);
+    size_t left_length = strlen(twin->tokens[left]), right_length = strlen(twin->tokens[right]);
+    memcpy(twin->tokens[twin->ranks], twin->tokens[left], left_length); // both together are shorter than the text
+    memcpy(twin->tokens[twin->ranks] + left_length, twin->tokens[right], right_length);
     twin_join(twin, left, right, twin->ranks++);
     return 0;
 }
@@ -818,6 +819,31 @@ static void test_buffer_size_changes_nothing(void) {
     free(path);
 }
 
+// A document of several blocks has the ids of the whole text.
+static void test_blocks_equal_whole(void) {
+    Tokenizer *tokenizer = load_fixture();
+    if (!tokenizer) return;
+    enum { BYTES = 1 << 20 };
+    char *path = temporary("large.txt"), *text = memory_allocate(BYTES, 1, "a text");
+    uint32_t *blocks = memory_allocate(2 * BYTES, sizeof *blocks, "ids"), *whole = NULL;
+    size_t bytes = 0, capacity = 0;
+    Error error;
+    while (bytes < BYTES - 200) bytes += random_text(text + bytes, 200);
+    for (size_t i = 0; i < bytes; i++)
+        if (text[i] == '|') text[i] = '/'; // no separators: one document
+    CHECK(file_replace(path, text, bytes, &error) == 0);
+    TokenizerEncoder *encoder = tokenizer_encoder_create(tokenizer);
+    size_t found = encode_in_blocks(encoder, path, 1 << 19, blocks, 2 * BYTES);
+    size_t expected = tokenizer_encode(tokenizer, text, bytes, &whole, &capacity);
+    CHECK(found == expected + 1 && memcmp(blocks + 1, whole, expected * sizeof *whole) == 0);
+    tokenizer_encoder_free(encoder);
+    tokenizer_free(tokenizer);
+    free(whole);
+    free(blocks);
+    free(text);
+    free(path);
+}
+
 // The documents of a text, with bars between them.
 static const char *documents_of(const char *text, int null_separated, size_t bytes) {
     static char out[1024];
@@ -887,6 +913,7 @@ int main(void) {
     RUN(test_train_limits);
     RUN(test_documents);
     RUN(test_buffer_size_changes_nothing);
+    RUN(test_blocks_equal_whole);
     Error error;
     directory_remove(directory, &error);
     return test_summary();
