@@ -310,6 +310,53 @@ static void extremes(void) {
     }
 }
 
+// ---- pairs so near that |q|^2 + |k|^2 - 2<q,k> is nothing but rounding errors
+
+static double naive_loss(const Case *c, NaiveAttention *naive, const double *inputs) {
+    int T = c->config.T, HS = c->config.HS;
+    size_t n = c->numbers;
+    double *q = memory_allocate(4 * n, sizeof *q, "a head"), *o = q + 3 * n, sum = 0;
+    for (size_t i = 0; i < 3 * n; i++) q[i / HS % 3 * n + i / (3 * HS) * HS + i % HS] = inputs[i];
+    naive(o, q, q + n, q + 2 * n, NULL, 0, T, &c->config);
+    for (size_t i = 0; i < n; i++) sum += o[i] * c->dout[i];
+    free(q);
+    return sum;
+}
+
+// One head of yat: the last query and two keys within 1e-3 of each other, of length 30.
+static void near_pairs_keep_their_digits(void) {
+    Case c = make_case(&variants[1], 1, 6, 1, 8, 0);
+    double inputs[6 * 24], largest = 0, worst = 0;
+    for (int d = 0; d < 8; d++) {
+        c.qkv[5 * 24 + d] *= 10;
+        for (int t = 2; t < 4; t++) c.qkv[t * 24 + 8 + d] = c.qkv[5 * 24 + d] + 1e-3f * c.qkv[t * 24 + 8 + d];
+    }
+    for (int i = 0; i < 6 * 24; i++) inputs[i] = c.qkv[i];
+    forward_and_backward(&c);
+    CHECK(naive_difference(&c, naive_yat, 0) < 1e-5);
+    for (int i = 0; i < 6 * 24; i++) {
+        double h = 1e-5, before = inputs[i], up, down;
+        inputs[i] = before + h, up = naive_loss(&c, naive_yat, inputs);
+        inputs[i] = before - h, down = naive_loss(&c, naive_yat, inputs);
+        inputs[i] = before;
+        worst = fmax(worst, fabs(c.dqkv[i] - (up - down) / (2 * h)));
+        largest = fmax(largest, fabs(c.dqkv[i]));
+    }
+    CHECK(worst < 2e-5 * largest);
+    free_case(&c);
+}
+
+// A row too short to be brought to unit length takes part as it is, and gets no gradient.
+static void no_gradient_below_the_least_norm(void) {
+    Case c = make_case(&variants[3], 1, 9, 1, 16, 0);
+    for (int d = 0; d < 16; d++) c.qkv[5 * 48 + d] *= 1e-14f, c.qkv[3 * 48 + 16 + d] *= 1e-14f;
+    forward_and_backward(&c);
+    for (int d = 0; d < 16; d++) CHECK(c.dqkv[5 * 48 + d] == 0 && c.dqkv[3 * 48 + 16 + d] == 0);
+    CHECK(c.dqkv[5 * 48 + 16] != 0);
+    CHECK(naive_difference(&c, naive_yat_spherical, 0) < 1e-5);
+    free_case(&c);
+}
+
 // A number of any magnitude that a float can have, either sign, sometimes 0.
 static real any_finite(uint64_t key, uint64_t i) {
     double exponent = -45 + 83.5 * random_uniform(key, 3 * i), sign = random_uniform(key, 3 * i + 1) < 0.5 ? -1 : 1;
@@ -371,6 +418,8 @@ int main(void) {
     RUN(causality_is_exact);
     RUN(same_bits_from_any_number_of_threads);
     RUN(extremes);
+    RUN(near_pairs_keep_their_digits);
+    RUN(no_gradient_below_the_least_norm);
     RUN(no_nan_from_finite_input);
     RUN(bad_input_is_seen);
     RUN(memory_is_linear_in_T);
