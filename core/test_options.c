@@ -223,6 +223,7 @@ static void json_round_trip(void) {
     CHECK(options_from_json(&options, loaded, &error) == 0);
     CHECK(values.batch == before.batch && values.rate == before.rate && values.steps == before.steps);
     CHECK(values.kind == before.kind && values.shuffle == 0 && values.any == -3 && !strcmp(values.train, "päth"));
+    free((char *)values.train); // a copy, which in a program lives as long as the options do
     free(text), json_decref(saved), json_decref(loaded);
 }
 
@@ -334,10 +335,12 @@ static void trainer_resume(void) {
     CHECK(finish("--steps 200 --batch 6") == 0); // the same batch is no change
     CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == 0);
     CHECK(settings.batch == 6 && settings.schedule.peak == 0.003f && settings.steps == 200 && settings.seed == 5);
+    free((char *)settings.attention);
     CHECK(finish("--batch 4") == 0);
     CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
     CHECK_CONTAINS(error.text, "--batch: the run to resume has 6, found 4");
     CHECK(settings_resume(&trainer_options, saved, softmax, 1, &error) == 0 && settings.batch == 4); // forced
+    free((char *)settings.attention);
     CHECK(finish("--seed 6") == 0);
     CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
     json_decref(saved), json_decref(softmax);
