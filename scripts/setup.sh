@@ -76,6 +76,8 @@ install_missing() {
 
 write_config() {
     cflags="-fopenmp"
+    # clang tells of every `omp simd` loop that it leaves scalar; that is slower, not wrong
+    case $cc in *clang*) cflags="$cflags -Wno-pass-failed" ;; esac
     libs="$blas_libs -ljansson -lxxhash"
     vector_math="scalar"
     if probe_vector_math; then
