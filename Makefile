@@ -103,7 +103,9 @@ bench: setup
 # Every source compiled with warnings as errors; for `make check CC=clang BUILD=build/clang`.
 check:
 	@$(MAKE) --no-print-directory -s -j$$(nproc) EXTRA_CFLAGS="$(EXTRA_CFLAGS) -Werror" $(OBJECTS) $(DOUBLE_OBJECTS) \
-	    $(patsubst %.c,$(BUILD)/float/%.o,$(PROGRAM_SOURCES) $(TEST_SOURCES) train_gpt2.c sample_gpt2.c test_gpt2.c)
+	    $(patsubst %.c,$(BUILD)/float/%.o,$(PROGRAM_SOURCES) $(filter-out %_gradient.c,$(TEST_SOURCES)) \
+	    train_gpt2.c sample_gpt2.c test_gpt2.c $(wildcard dev/*.c dev/bench/*.c)) \
+	    $(patsubst %.c,$(BUILD)/double/%.o,$(filter %_gradient.c,$(TEST_SOURCES)) test_gpt2.c)
 
 clean:
 	rm -rf $(BUILD) $(PROGRAMS)

@@ -18,22 +18,25 @@ static int test_passed, test_failed, test_failures_here;
     do {                                                                                                              \
         double found_ = (found), expected_ = (expected), tolerance_ = (tolerance);                                    \
         if (!(fabs(found_ - expected_) <= tolerance_)) {                                                              \
-            test_complain(__FILE__, __LINE__, #found " == " #expected);                                               \
-            printf("    found %.9g, expected %.9g within %.2g\n", found_, expected_, tolerance_);                     \
+            if (test_complain(__FILE__, __LINE__, #found " == " #expected))                                           \
+                printf("    found %.9g, expected %.9g within %.2g\n", found_, expected_, tolerance_);                     \
         }                                                                                                             \
     } while (0)
 #define CHECK_CONTAINS(text, part)                                                                                    \
     do {                                                                                                              \
         const char *text_ = (text), *part_ = (part);                                                                  \
         if (!strstr(text_, part_)) {                                                                                  \
-            test_complain(__FILE__, __LINE__, #text " contains " #part);                                              \
-            printf("    \"%s\" in \"%s\"\n", part_, text_);                                                            \
+            if (test_complain(__FILE__, __LINE__, #text " contains " #part))                                          \
+                printf("    \"%s\" in \"%s\"\n", part_, text_);                                                            \
         }                                                                                                             \
     } while (0)
 #define RUN(test) test_run(#test, test)
 
-static inline void test_complain(const char *file, int line, const char *what) {
-    if (++test_failures_here <= 10) printf("  %s:%d: failed: %s\n", file, line, what);
+// The first ten failures of a test are told; returns whether this one was.
+static inline int test_complain(const char *file, int line, const char *what) {
+    int tells = ++test_failures_here <= 10;
+    if (tells) printf("  %s:%d: failed: %s\n", file, line, what);
+    return tells;
 }
 
 static inline void test_run(const char *name, void (*test)(void)) {
