@@ -15,11 +15,10 @@ static void cosformer_features(LinearFeatures *features, const real *x, LinearRo
             real positive = at > LINEAR_FEATURE_MAX ? LINEAR_FEATURE_MAX : at;
             features->outer[c * TILE + i] = at <= 0 ? 0 : positive;
         }
-    for (int i = 0; i < lanes; i++) {
-        real angle = quarter_turn * (real)(rows.position + i) / horizon;
-        features->inner[i] = real_cos(angle);
-        features->inner[TILE + i] = real_sin(angle);
-    }
+    real angle[TILE];
+    for (int i = 0; i < lanes; i++) angle[i] = quarter_turn * (real)(rows.position + i) / horizon;
+    for (int i = 0; i < lanes; i++) features->inner[i] = real_cos(angle[i]);
+    for (int i = 0; i < lanes; i++) features->inner[TILE + i] = real_sin(angle[i]);
 }
 
 static void cosformer_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,

@@ -25,12 +25,12 @@ static void rff_features(LinearFeatures *features, const real *x, LinearRows row
     const real *bias = packed + (size_t)M * HS;
     real coefficient = real_sqrt(2 / (real)M);
     tile_multiply(features->tape, TILE, (TileLeft){packed, HS, 1}, x, TILE, M, lanes, HS, 0, TILE_FULL);
-    for (int m = 0; m < M; m++)
-        for (int i = 0; i < lanes; i++) {
-            real angle = features->tape[m * TILE + i] + bias[m];
-            features->outer[m * TILE + i] = coefficient * real_cos(angle);
-            features->tape[m * TILE + i] = -coefficient * real_sin(angle);
-        }
+    for (int m = 0; m < M; m++) { // three loops: one with both cos and sin would not be vectorised
+        real *angle = features->tape + m * TILE, *outer = features->outer + m * TILE;
+        for (int i = 0; i < lanes; i++) angle[i] += bias[m];
+        for (int i = 0; i < lanes; i++) outer[i] = coefficient * real_cos(angle[i]);
+        for (int i = 0; i < lanes; i++) angle[i] = -coefficient * real_sin(angle[i]);
+    }
 }
 
 static void rff_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
