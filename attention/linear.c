@@ -22,12 +22,18 @@ static double row_cost(const LinearMap *map, int HS, int T, int chunk) {
     return pair_cost(map, HS) * 0.5 * (chunk + 1) + state_cost(map, HS) * (1.0 - (double)chunk / T);
 }
 
+int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const AttentionConfig *config) {
+    double row = pair_cost(map, config->HS) * 0.5 * chunk;
+    if (!map->squared_inner) row += state_cost(map, config->HS);
+    return config->NH * (rows * row + 2.0 * tile_lanes(rows) * map->feature_cost) > 1e6;
+}
+
 int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config) {
     if (map->squared_inner) return T;
     if (config->chunk) return min_int(config->chunk, T);
     // Wider states are visited less often: that keeps the states of the backward pass in bounds, and a chunk's pairs
     // are still cheap beside them.
-    int chunk = TILE * min_int(16, max_int(1, (int)(linear_feature_count(map) / 512)));
+    int chunk = TILE * min_int(16, max_int(1, (int)(linear_feature_count(map) / 384)));
     chunk = min_int(chunk, T);
     return row_cost(map, config->HS, T, T) <= row_cost(map, config->HS, T, chunk) ? T : chunk;
 }
@@ -169,7 +175,8 @@ void linear_forward(const LinearMap *map, real *out, real *saved, const real *qk
                     const AttentionConfig *config) {
     int T = config->T, chunk = linear_chunk_rows(map, T, config);
     Segments segments = linear_segments(map, chunk, config);
-#pragma omp parallel
+    int share = linear_is_worth_threads(map, config->B * T, chunk, config);
+#pragma omp parallel if (share)
     {
         Worker worker;
         size_t size = linear_lay_out(&worker, NULL, map, segments.rows, chunk, 0, config);
@@ -235,7 +242,8 @@ void linear_step(const LinearMap *map, real *out, real *cache, int pos, int n, c
                  real *work, const AttentionConfig *config) {
     int NH = config->NH, HS = config->HS;
     size_t head_cache = linear_cache_size(map, config) / (size_t)NH;
-#pragma omp parallel
+    int share = linear_is_worth_threads(map, n, map->squared_inner ? pos + n : min_int(n, TILE), config);
+#pragma omp parallel if (share)
     {
         Worker worker;
         size_t size = linear_lay_out(&worker, NULL, map, TILE, TILE, 0, config);

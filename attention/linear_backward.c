@@ -379,7 +379,8 @@ void linear_backward(const LinearMap *map, real *dqkv, const real *dout, const r
     Pass pass = {dqkv, dout, qkv, out, saved, constants};
     int chunk = linear_chunk_rows(map, config->T, config);
     Segments segments = linear_segments(map, chunk, config);
-#pragma omp parallel
+    int share = linear_is_worth_threads(map, config->B * config->T, chunk, config);
+#pragma omp parallel if (share)
     {
         Worker worker;
         size_t size = linear_lay_out(&worker, NULL, map, segments.rows, chunk, 1, config);

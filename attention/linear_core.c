@@ -238,8 +238,10 @@ void linear_absorb_keys(Worker *worker, State state, int count) {
 // log_scaled: the factor of every pair, exp(scale of key j - largest scale that query i has seen) <= 1
 static void pair_scales(Worker *worker, const real *key_scale, int key_rows, int lanes) {
     for (int j = 0; j < key_rows; j++)
-        for (int i = 0; i < lanes; i++)
-            worker->inner_scores[j * TILE + i] = real_exp(real_min(key_scale[j] - worker->running_max[i], 0));
+        for (int i = 0; i < lanes; i++) {
+            real difference = key_scale[j] - worker->running_max[i]; // above 0 only for keys that are masked out
+            worker->inner_scores[j * TILE + i] = real_exp(difference > 0 ? 0 : difference);
+        }
 }
 
 static void square_inner_scores(Worker *worker, int key_rows, int lanes) {

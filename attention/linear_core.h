@@ -145,6 +145,8 @@ typedef struct {
     int rows;  // rows of a segment (the last one may have fewer), a multiple of the chunk
 } Segments;
 
+// Whether `rows` rows of all heads take longer than it takes to wake other threads.
+int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const AttentionConfig *config);
 Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig *config);
 // Numbers that the states at the segments' boundaries take, one for each segment of each head.
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config);

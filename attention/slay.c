@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEATURES_MAX = 1 << 18, NYSTROM_MAX = 512 };
+enum { FEATURES_MAX = 1 << 18, NYSTROM_MAX = 512, SKETCH_MAX = 4096 };
 
 static void defaults(AttentionConfig *config) {
     config->R = 3;
@@ -36,6 +36,8 @@ static int check(const AttentionConfig *config, char *why, size_t size) {
                  outer * inner, FEATURES_MAX);
     else if (poly == POLY_NYSTROM && config->P > NYSTROM_MAX)
         snprintf(why, size, "P=%d anchors, nystrom takes at most %d", config->P, NYSTROM_MAX);
+    else if (poly == POLY_TENSORSKETCH && config->P > SKETCH_MAX)
+        snprintf(why, size, "P=%d columns, tensorsketch takes at most %d", config->P, SKETCH_MAX);
     else if (config->fusion == FUSION_HADAMARD && config->poly != POLY_ANCHOR && config->poly != POLY_NONE)
         snprintf(why, size, "fusion hadamard squares the random projections and has no other polynomial; remove poly");
     else if (!(config->eps > 0) || !(config->delta > 0) || !isfinite(config->eps) || !isfinite(config->delta))

@@ -405,6 +405,8 @@ static void test_bad_configurations_are_refused(void) {
     good.poly = POLY_NYSTROM;
     REFUSE("slay", P, 513, "nystrom");
     REFUSE("slay", fusion, FUSION_HADAMARD, "hadamard");
+    good.poly = POLY_TENSORSKETCH;
+    REFUSE("slay", P, 4097, "tensorsketch");
 #undef REFUSE
 }
 
