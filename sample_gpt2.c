@@ -525,13 +525,14 @@ int main(int argc, char **argv) {
     Options options = {0};
     Error error;
     int positionals = 0;
+    threads_wait_politely(argv);
     error_set_program(argv[0]);
     sampler.settings = (SampleSettings){
         .tokens = 256, .samples = 1, .stop = 1, .stats = 1, .sampler = {.temperature = 0.8f, .top_p = 1}, .seed = 1};
     sample_options(&options, &sampler.settings);
     die_if(options_parse(&options, argc, argv, &sampler.settings.model, 1, &positionals, &error), &error);
     if (positionals == 0) die("no model: give a run, a checkpoint or a model file (--help tells more)");
-    if (sampler.settings.threads) omp_set_num_threads(sampler.settings.threads);
+    threads_use(sampler.settings.threads);
     die_if(run_sampler(&sampler, &error), &error);
     if (sampler.settings.stats) print_stats(&sampler);
     decoder_free(&sampler.decoder);

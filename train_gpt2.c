@@ -21,6 +21,7 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 #include "core/random.h"
 #include "core/run.h"
 #include "core/settings.h"
+#include "core/threads.h"
 #include "core/vector_math.h"
 #include "dataloader/dataloader.h"
 #include "dataloader/tokenizer.h"
@@ -908,8 +909,8 @@ static int start_from_run(Trainer *trainer, const Attention **attention, Error *
              load_vocabulary(trainer, error) ||
              settings_finish(settings, &trainer->options, attention, saved_attention, error) ||
              open_data(trainer, error);
-    if (!was_timed) settings->seconds = 0;  // the number of steps was settled when the run began
-    omp_set_num_threads(settings->threads); // as many as before, for the same bits
+    if (!was_timed) settings->seconds = 0; // the number of steps was settled when the run began
+    threads_use(settings->threads);        // as many as before, for the same bits
     if (!failed) {
         create_model(trainer, *attention);
         failed = gpt2_read_checkpoint(&trainer->model, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error) ||
@@ -1211,13 +1212,13 @@ static void list_attentions(void) {
 int main(int argc, char **argv) {
     static Trainer trainer;
     Error error;
+    threads_wait_politely(argv);
     error_set_program(argv[0]);
     trainer.settings = settings_default();
     settings_options(&trainer.options, &trainer.settings);
     die_if(options_parse(&trainer.options, argc, argv, NULL, 0, NULL, &error), &error);
     if (!strcmp(trainer.settings.attention, "list")) return list_attentions(), 0;
-    if (trainer.settings.threads) omp_set_num_threads(trainer.settings.threads);
-    trainer.settings.threads = omp_get_max_threads();
+    trainer.settings.threads = threads_use(trainer.settings.threads);
     run_catch_signals();
     die_if(start(&trainer, &error), &error);
     die_if(open_metrics(&trainer, &error), &error);

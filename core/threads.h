@@ -1,0 +1,15 @@
+// How threads wait for each other.
+#ifndef CORE_THREADS_H
+#define CORE_THREADS_H
+
+// Call first in main. OpenMP's threads spin while they wait, which costs nothing on a machine of one's own; where another
+// process wants the same cores, each wait lasts until the scheduler has been round, and a training step can take forty
+// times as long. Sleeping instead costs a few microseconds per parallel loop. The OpenMP runtime reads its settings from
+// the environment before main begins, so the program sets them and starts itself once more, unless the user has chosen
+// (OMP_WAIT_POLICY).
+void threads_wait_politely(char **argv);
+
+// Uses `count` threads (0: as many as there are cores) and returns their number.
+int threads_use(int count);
+
+#endif
