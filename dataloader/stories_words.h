@@ -35,25 +35,18 @@ typedef struct {
 
 static const WordClass WORD_CLASSES[] = {
     {"name", "self/gender",
-     "Ada/f|Agnes/f|Alma/f|Anna/f|Astrid/f|Beatrix/f|Bonnie/f|Bridget/f|Carmen/f|Celia/f|Clara/f|Cora/f|Dalia/f|"
-     "Della/f|Dora/f|Elena/f|Elsa/f|Emily/f|Etta/f|Eva/f|Fatima/f|Flora/f|Freya/f|Gerda/f|Greta/f|Hanna/f|Hazel/f|"
-     "Helga/f|Ida/f|Imogen/f|Irene/f|Iris/f|Isla/f|Jenny/f|Josie/f|Juno/f|Laila/f|Lena/f|Lily/f|Lotta/f|Lucy/f|Mabel/f|"
-     "Marta/f|Matilda/f|Mina/f|Molly/f|Nadia/f|Nell/f|Nora/f|Odette/f|Olga/f|Petra/f|Polly/f|Rosa/f|Sally/f|Selma/f|"
-     "Stella/f|Tove/f|Vera/f|Wilma/f|Abel/m|Adam/m|Albert/m|Anton/m|Arlo/m|Arthur/m|Barnaby/m|Basil/m|Benno/m|Boris/m|"
-     "Bruno/m|Caleb/m|Cedric/m|Cyril/m|Dario/m|Edgar/m|Elias/m|Emil/m|Erik/m|Ernest/m|Felix/m|Frank/m|Fritz/m|George/m|"
-     "Hamid/m|Harald/m|Harvey/m|Henry/m|Hugo/m|Igor/m|Ivan/m|Jacob/m|Jasper/m|Jonas/m|Karim/m|Kasimir/m|Knut/m|Lars/m|"
-     "Leo/m|Lorenz/m|Lucas/m|Magnus/m|Marcus/m|Milo/m|Nelson/m|Noah/m|Olaf/m|Omar/m|Otto/m|Pablo/m|Paul/m|Quentin/m|"
-     "Ralph/m|Rasmus/m|Rufus/m|Samuel/m|Silas/m|Sven/m|Theo/m|Tobias/m",
+     "Ada/f|Anna/f|Bonnie/f|Clara/f|Della/f|Elsa/f|Fatima/f|Gerda/f|Hazel/f|Irene/f|Jenny/f|Laila/f|Lucy/f|Matilda/f|"
+     "Nadia/f|Olga/f|Rosa/f|Stella/f|Abel/m|Anton/m|Barnaby/m|Bruno/m|Cyril/m|Elias/m|Felix/m|George/m|Harvey/m|Ivan/m|"
+     "Jonas/m|Knut/m|Lucas/m|Milo/m|Olaf/m|Paul/m|Rasmus/m|Silas/m",
      0, 0},
     {"kin", "self/gender",
      "mother/f|father/m|grandmother/f|grandfather/m|uncle/m|older sister/f|older brother/m|godmother/f|cousin/f|"
      "great-aunt/f|great-uncle/m|stepmother/f",
      0, 0},
     {"town", "self",
-     "Alderbrook|Amberly|Barrowdale|Birchmoor|Cloverhill|Copperford|Dunmarsh|Eastmere|Fennwater|Foxglen|Greyhaven|"
-     "Hartwell|Inkwood|Juniper Bay|Larkfield|Little Haddon|Maplewick|Merrow|Nettleby|Northwick|Otterbridge|Pebble Cove|"
-     "Quarryton|Ravensgate|Rushmere|Saltwick|Skylark Hill|Snowdrop Green|Sunder|Thistledown|Underhill|Upper Dell|"
-     "Westerly|Wheatley|Windle|Wrenfield",
+     "Alderbrook|Amberly|Birchmoor|Cloverhill|Dunmarsh|Eastmere|Foxglen|Greyhaven|Inkwood|Juniper Bay|Little Haddon|"
+     "Maplewick|Nettleby|Northwick|Pebble Cove|Quarryton|Rushmere|Saltwick|Snowdrop Green|Sunder|Underhill|Upper Dell|"
+     "Wheatley|Windle",
      0, 0},
     {"settlement", "self",
      "village|town|hamlet|market town|fishing village|farming village|harbour town|mill town|valley|island town",
@@ -64,9 +57,8 @@ static const WordClass WORD_CLASSES[] = {
      "where two rivers meet|far from the city",
      0, 0},
     {"trait", "self",
-     "brave|patient|curious|gentle|cheerful|shy|careful|generous|quick|lively|quiet|kind|dreamy|friendly|funny|loyal|"
-     "merry|modest|noisy|polite|proud|sensible|serious|sleepy|strong|talkative|tall|wise|witty|absent-minded|ambitious|"
-     "eager|energetic|impatient|inventive|obedient",
+     "brave|patient|curious|gentle|shy|careful|generous|lively|quiet|kind|dreamy|funny|loyal|merry|noisy|polite|proud|"
+     "sensible|sleepy|strong|talkative|wise|witty|absent-minded|ambitious|energetic|impatient|inventive",
      0, 0},
     {"feeling", "self",
      "happy|glad|relieved|surprised|thankful|pleased|amazed|content|calm|cheered|comforted|satisfied|overjoyed|touched|"
@@ -76,12 +68,11 @@ static const WordClass WORD_CLASSES[] = {
      "sad|worried|upset|nervous|gloomy|miserable|uneasy|unhappy|disappointed|confused|alarmed|puzzled",
      0, 0},
     {"thing", "self",
-     "bell|key|whistle|box|cup|comb|lantern|mirror|button|coin|brooch|bracelet|locket|thimble|jar|bowl|kettle|"
-     "candlestick|clock|telescope|magnifying glass|spinning top|toy boat|toy horse|music box|inkwell|letter opener|"
-     "hammer|trowel|ladle|funnel|pitcher|tray|teapot|egg timer|hourglass|padlock|anchor charm|arrowhead|doorknob|"
-     "knitting needle|paperweight|figurine|dice cup|marble|domino|tuning fork|ruler|dragon carving|measuring stick|"
-     "rattle|yo-yo|mask|crown|sceptre|bead|pendant|plaque|vase|acorn carving|owl carving|opal pin|bucket|flask|casket|"
-     "money box|picture frame|eggcup|astrolabe|earring",
+     "bell|key|whistle|box|comb|lantern|mirror|coin|brooch|bracelet|locket|jar|bowl|kettle|clock|telescope|"
+     "magnifying glass|toy boat|toy horse|music box|inkwell|hammer|trowel|ladle|pitcher|tray|teapot|hourglass|padlock|"
+     "anchor charm|arrowhead|knitting needle|paperweight|figurine|marble|domino|tuning fork|ruler|measuring stick|"
+     "rattle|yo-yo|crown|sceptre|bead|plaque|vase|acorn carving|owl carving|bucket|flask|casket|picture frame|eggcup|"
+     "astrolabe",
      0, 0},
     {"look", "self",
      "silver|golden|copper|wooden|iron|painted|polished|tiny|heavy|old|strange|little|carved|curved|crooked|dusty|"
