@@ -97,7 +97,7 @@ static void create_tiny(GPT2 *model, const Attention *attention, float dropout_s
     AttentionConfig config = {.B = 4, .T = tiny.max_T, .C = tiny.C, .NH = tiny.NH, .max_T = tiny.max_T, .seed = 5};
     die_if(attention_configure(attention, &config, NULL, &error), &error);
     gpt2_create(model, &tiny, attention, &config, dropout_share, 5, 1);
-    gpt2_initialize(model);
+    gpt2_initialize(model, 0.02);
     for (int i = 0; i < model->parameter_count; i++) {
         Parameter *p = &model->parameters[i];
         int is_scale = p->rank == 1 && strstr(p->name, ".weight") != NULL;
@@ -721,7 +721,7 @@ static void initial_weights(void) {
     die_if(attention_configure(softmax, &sizes, NULL, &error), &error);
     gpt2_create(&a, &config, softmax, &sizes, 0, 9, 1);
     gpt2_create(&b, &config, softmax, &sizes, 0, 9, 0);
-    gpt2_initialize(&a), gpt2_initialize(&b);
+    gpt2_initialize(&a, 0.02), gpt2_initialize(&b, 0.02);
     uint64_t total = 0;
     for (int i = 0; i < a.parameter_count; i++) {
         const Parameter *p = &a.parameters[i];

@@ -463,13 +463,13 @@ static void gpt2_free(GPT2 *model) {
     free(model->constants), free(model->losses);
 }
 
-// GPT-2's initialisation: N(0, 0.02), the projections into the residual stream smaller by sqrt(2L), biases 0, LayerNorm
+// GPT-2's initialisation: N(0, std) with std 0.02, the projections into the residual stream smaller by sqrt(2L), biases 0, LayerNorm
 // weights 1. Each tensor has a random stream of its own, so that models that differ only in their attention start equal.
-static void gpt2_initialize(GPT2 *model) {
+static void gpt2_initialize(GPT2 *model, double std) {
     for (int i = 0; i < model->parameter_count; i++) {
         Parameter *p = &model->parameters[i];
         int is_residual = strstr(p->name, "c_proj.weight") != NULL;
-        double scale = is_residual ? 0.02 / sqrt(2.0 * model->config.L) : 0.02;
+        double scale = is_residual ? std / sqrt(2.0 * model->config.L) : std;
         if (p->rank == 2)
             random_fill_normal(p->value, p->count, random_key(model->seed, p->name, 0), scale);
         else
@@ -835,7 +835,7 @@ static int start_fresh(Trainer *trainer, const Attention **attention, Error *err
     if (settings_finish(&trainer->settings, &trainer->options, attention, NULL, error)) return -1;
     if (open_data(trainer, error)) return -1;
     create_model(trainer, *attention);
-    gpt2_initialize(&trainer->model);
+    gpt2_initialize(&trainer->model, trainer->settings.init_std);
     return 0;
 }
 
@@ -855,7 +855,7 @@ static int start_from_checkpoint(Trainer *trainer, const Attention **attention, 
              settings_finish(settings, &trainer->options, attention, saved, error) || open_data(trainer, error);
     if (!failed) {
         create_model(trainer, *attention);
-        gpt2_initialize(&trainer->model); // draws the constants that the file may lack
+        gpt2_initialize(&trainer->model, trainer->settings.init_std); // draws the constants that the file may lack
         failed =
             gpt2_read_checkpoint(&trainer->model, &checkpoint, MODEL_WEIGHTS | (saved ? MODEL_CONSTANTS : 0), error);
     }
@@ -873,7 +873,7 @@ static int start_from_llmc(Trainer *trainer, const Attention **attention, Error 
              settings_finish(settings, &trainer->options, attention, NULL, error) || open_data(trainer, error);
     if (!failed) {
         create_model(trainer, *attention);
-        gpt2_initialize(&trainer->model);
+        gpt2_initialize(&trainer->model, trainer->settings.init_std);
         failed = gpt2_read_llmc(&trainer->model, &file, error);
     }
     llmc_model_close(&file);

@@ -22,6 +22,7 @@ Settings settings_default(void) {
         .shuffle = 1,
         .preset = PRESET_GPT2,
         .attention = "softmax",
+        .init_std = 0.02f,
         .batch = 8,
         .steps = 1000,
         .schedule = {.kind = SCHEDULE_COSINE, .peak = 6e-4f, .final_share = 0.1f, .warmup = 100, .decay_share = 0.2f},
@@ -71,6 +72,7 @@ static void add_model_options(Options *options, Settings *settings) {
         SETTING("model", "context", 0, OPTION_INT, model.max_T, 1, 1 << 24, NULL, "longest sequence (position embeddings)"),
         SETTING("model", "vocab", 0, OPTION_INT, model.V, 2, 65536, NULL, "vocabulary size; default: the tokenizer's, or 50257"),
         SETTING("model", "dropout", 0, OPTION_FLOAT, dropout, 0, 0.95, NULL, "on the embeddings and each attention output"),
+        SETTING("model", "init-std", 0, OPTION_FLOAT, init_std, 1e-6, 10, NULL, "standard deviation of the initial weights; small models like more"),
         SETTING("model", "attention", 'a', OPTION_STRING, attention, 0, 0, "NAME", "the attention; ./train_gpt2 --attention list"),
     };
     options_add(options, items, sizeof items / sizeof *items);

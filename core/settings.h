@@ -25,6 +25,7 @@ typedef struct {
     const char *attention;
     AttentionConfig attention_config;
     float dropout;
+    float init_std;
     // batch
     int T;                  // tokens per row
     int batch, micro_batch; // rows per step, rows at once

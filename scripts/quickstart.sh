@@ -24,8 +24,8 @@ make_data() {
 }
 
 echo "== 1. stories: text, vocabulary, tokens ($data)"
-if [ -e "$data/stories_train_000000.bin" ]; then
-    echo "there already; rm -r $data makes them anew"
+if [ "$data/stories.json" -nt ./stories ] && [ "$data/stories.json" -nt ./tokenize ]; then
+    echo "there already, newer than the programs that make them"
 else
     make_data
 fi
