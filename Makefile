@@ -24,7 +24,7 @@ LDLIBS   := $(CONFIG_LIBS) -lm $(EXTRA_LIBS)
 
 # ---- quick start
 ATTENTION ?= softmax
-SECONDS   ?= 150
+SECONDS   ?= 200
 
 # ---- sources: everything in the three folders but programs and tests is library
 PROGRAM_SOURCES := dataloader/tokenize.c dataloader/stories.c core/inspect.c

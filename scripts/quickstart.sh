@@ -4,7 +4,7 @@
 # Corpus, vocabulary and shards are made once, in data/stories; the run goes to runs/quickstart_ATTENTION.
 set -eu
 cd "$(dirname "$0")/.."
-attention=${1:-softmax} seconds=${2:-150}
+attention=${1:-softmax} seconds=${2:-200}
 data=data/stories run=runs/quickstart_$attention
 
 case $seconds in '' | *[!0-9]*) echo "quickstart: SECONDS: expected a whole number of seconds, found '$seconds'" >&2; exit 1 ;; esac
@@ -38,7 +38,7 @@ echo "== 2. training: a small GPT-2 with $attention attention, $seconds seconds 
 rm -rf "$run"
 ./train_gpt2 --train "$data/stories_train_*.bin" --val "$data/stories_val_*.bin" --tokenizer "$data/vocab.tiktoken" \
     --attention "$attention" --layers 2 --heads 2 --width 128 --context 256 --batch 8 --lr 3e-3 --schedule wsd --wsd-decay 0.4 --warmup 60 \
-    --final-lr 0 --weight-decay 0.01 \
+    --final-lr 0 --weight-decay 0.01 --init-std 0.06 \
     --seconds "$seconds" --val-every 100 --val-tokens 1000000 --save-every 0 --out "$run"
 
 echo
