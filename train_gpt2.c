@@ -806,6 +806,7 @@ static int open_data(Trainer *trainer, Error *error) {
                                .T = settings->T,
                                .vocab = settings->model.V,
                                .shuffle = settings->shuffle,
+                               .documents = settings->documents,
                                .seed = random_key((uint64_t)settings->seed, "data order", 0),
                                .least_rows = 1};
     if (dataloader_open(&trainer->train, &config, error)) return -1;
@@ -814,6 +815,7 @@ static int open_data(Trainer *trainer, Error *error) {
                             .T = settings->T,
                             .vocab = settings->model.V,
                             .whole = 1,
+                            .documents = settings->documents,
                             .limit = settings->val_tokens};
     if (dataloader_open(&trainer->val, &val, error)) return -1;
     int shared = dataloader_shared_shards(trainer->train, trainer->val);

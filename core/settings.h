@@ -13,7 +13,7 @@ typedef struct {
     // data
     const char *train, *val; // shards: a file, a directory or a glob
     const char *tokenizer;   // vocabulary file: bits per byte, and saved with the checkpoints
-    int shuffle;
+    int shuffle, documents;
     // run
     const char *out;    // run directory
     const char *resume; // a run or checkpoint to continue

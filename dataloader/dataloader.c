@@ -18,6 +18,8 @@ typedef struct { // a shard's place in the data set
     int64_t first_row; // rows of all shards before it
     int64_t rows;
     uint64_t fingerprint;
+    uint64_t *starts; // (rows) with `documents`: where each row begins
+    size_t room;      // for starts
 } Part;
 
 struct DataLoader {
@@ -109,6 +111,32 @@ static int check_ends(const Part *part, const DataLoaderConfig *config, Error *e
     return shard_check(&part->shard, count - row, row, config->vocab, error);
 }
 
+static void add_start(Part *part, uint64_t start) {
+    if ((size_t)part->rows == part->room) {
+        part->room = part->room ? 2 * part->room : 1024;
+        part->starts = memory_resize(part->starts, part->room, sizeof *part->starts, "the list of documents");
+    }
+    part->starts[part->rows++] = start;
+}
+
+// Lists where rows begin: at every end-of-text, and every T tokens until the next. Targets are tokens 1 .. targets.
+static int find_documents(Part *part, const DataLoaderConfig *config, Error *error) {
+    enum { BLOCK = 1 << 16 };
+    uint16_t *tokens = memory_allocate(BLOCK, sizeof *tokens, "a block of tokens");
+    uint64_t start = 0;
+    int status = 0;
+    for (uint64_t first = 0; status == 0 && first < part->targets; first += BLOCK) {
+        uint64_t count = part->targets - first < BLOCK ? part->targets - first : BLOCK;
+        status = shard_read(&part->shard, first, count, tokens, error);
+        for (uint64_t i = first; status == 0 && i < first + count; i++) {
+            if (tokens[i - first] == config->vocab - 1) start = i;
+            if ((i - start) % (uint64_t)config->T == 0) add_start(part, i);
+        }
+    }
+    free(tokens);
+    return status;
+}
+
 static int add_part(DataLoader *loader, const char *path, Error *error) {
     const DataLoaderConfig *config = &loader->config;
     Part *part = &loader->parts[loader->part_count++];
@@ -116,7 +144,10 @@ static int add_part(DataLoader *loader, const char *path, Error *error) {
     if (check_ends(part, config, error) || shard_fingerprint(&part->shard, &part->fingerprint, error)) return -1;
     uint64_t left = config->limit ? (uint64_t)(config->limit - loader->targets) : UINT64_MAX, T = (uint64_t)config->T;
     part->targets = part->shard.count - 1 < left ? part->shard.count - 1 : left;
-    part->rows = (int64_t)(config->whole ? (part->targets + T - 1) / T : part->targets / T);
+    if (!config->documents)
+        part->rows = (int64_t)(config->whole ? (part->targets + T - 1) / T : part->targets / T);
+    else if (find_documents(part, config, error))
+        return -1;
     part->first_row = loader->rows;
     loader->rows += part->rows;
     loader->tokens += (int64_t)part->shard.count;
@@ -159,7 +190,10 @@ int dataloader_open(DataLoader **loader, const DataLoaderConfig *config, Error *
 
 void dataloader_close(DataLoader *loader) {
     if (!loader) return;
-    for (int i = 0; i < loader->part_count; i++) shard_close(&loader->parts[i].shard);
+    for (int i = 0; i < loader->part_count; i++) {
+        shard_close(&loader->parts[i].shard);
+        free(loader->parts[i].starts);
+    }
     free(loader->parts);
     free(loader->row);
     free((char *)loader->config.pattern);
@@ -231,22 +265,37 @@ static const Part *part_of_row(const DataLoader *loader, int64_t row) {
     return &loader->parts[low];
 }
 
-// Where row number `index` of all training begins: sets the part and returns the token's index in it.
-static uint64_t locate(const DataLoader *loader, int64_t index, const Part **part) {
-    uint64_t T = (uint64_t)loader->config.T, shift = 0;
+// Row number `row` of the part when rows begin at documents; *n is how many of its targets count.
+static uint64_t locate_document(const DataLoader *loader, const Part *part, int64_t row, uint64_t *n) {
+    uint64_t T = (uint64_t)loader->config.T, start = part->starts[row];
+    if (!loader->config.whole) { // a full row, even at the shard's end
+        *n = part->targets < T ? part->targets : T;
+        return start + *n <= part->targets ? start : part->targets - *n;
+    }
+    uint64_t end = row + 1 < part->rows ? part->starts[row + 1] : part->targets;
+    *n = end - start;
+    return start;
+}
+
+// Where row number `index` of all training begins: sets the part and the number of targets, and returns the token's
+// index in the part.
+static uint64_t locate(const DataLoader *loader, int64_t index, const Part **part, uint64_t *n) {
+    uint64_t T = (uint64_t)loader->config.T, shift = 0, epoch = (uint64_t)(index / loader->rows);
     int64_t row = index % loader->rows;
-    if (!loader->config.shuffle) {
-        *part = part_of_row(loader, row);
-    } else {
-        uint64_t epoch = (uint64_t)(index / loader->rows);
+    if (loader->config.shuffle)
         row = (int64_t)permutation_at(random_key(loader->config.seed, "shuffle", epoch), (uint64_t)loader->rows,
                                       (uint64_t)row);
-        *part = part_of_row(loader, row);
+    *part = part_of_row(loader, row);
+    row -= (*part)->first_row;
+    if (loader->config.documents) return locate_document(loader, *part, row, n);
+    if (loader->config.shuffle) {
         uint64_t left_over = (*part)->targets - (uint64_t)(*part)->rows * T;
         shift =
             random_below(random_key(loader->config.seed, "shift", epoch), (uint64_t)(*part)->first_row, left_over + 1);
     }
-    return (uint64_t)(row - (*part)->first_row) * T + shift;
+    uint64_t start = (uint64_t)row * T + shift, left = (*part)->targets - start;
+    *n = left < T ? left : T;
+    return start;
 }
 
 // Reads `n` targets and their inputs from token `first` on, and fills the row up to T with what is not to be counted.
@@ -271,8 +320,8 @@ int dataloader_rows_at(DataLoader *loader, int64_t first, int B, int32_t *inputs
             continue;
         }
         const Part *part;
-        uint64_t start = locate(loader, index, &part), left = part->targets - start;
-        if (read_row(loader, part, start, left < T ? left : T, inputs, targets, error)) return -1;
+        uint64_t n, start = locate(loader, index, &part, &n);
+        if (read_row(loader, part, start, (size_t)n, inputs, targets, error)) return -1;
     }
     return 0;
 }
@@ -298,15 +347,15 @@ static void fingerprint_text(const DataLoader *loader, char text[17]) {
 json_t *dataloader_to_json(const DataLoader *loader) {
     char fingerprint[17];
     fingerprint_text(loader, fingerprint);
-    return json_pack("{s:I, s:i, s:b, s:I, s:I, s:s}", "position", (json_int_t)loader->position, "T", loader->config.T,
-                     "shuffle", loader->config.shuffle, "seed", (json_int_t)loader->config.seed, "tokens",
-                     (json_int_t)loader->tokens, "fingerprint", fingerprint);
+    return json_pack("{s:I, s:i, s:b, s:b, s:I, s:I, s:s}", "position", (json_int_t)loader->position, "T",
+                     loader->config.T, "shuffle", loader->config.shuffle, "documents", loader->config.documents, "seed",
+                     (json_int_t)loader->config.seed, "tokens", (json_int_t)loader->tokens, "fingerprint", fingerprint);
 }
 
 // Lists what differs between the saved state and this loader, as "T (512, now 1024), seed (1, now 2)".
 static void list_differences(const DataLoader *loader, const json_t *json, char *text, size_t size) {
     json_t *now = dataloader_to_json(loader);
-    static const char *const keys[] = {"T", "shuffle", "seed", "tokens", "fingerprint"};
+    static const char *const keys[] = {"T", "shuffle", "documents", "seed", "tokens", "fingerprint"};
     size_t used = 0;
     text[0] = 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -325,7 +374,7 @@ int dataloader_from_json(DataLoader *loader, const json_t *json, int force, Erro
     const json_t *position = json_object_get(json, "position");
     if (!json_is_integer(position) || json_integer_value(position) < 0 || json_integer_value(position) > INT64_MAX / 2)
         return error_set(error, "the saved state of the data loader has no valid position; the checkpoint is damaged");
-    char differences[640]; // five of at most 102 characters
+    char differences[640]; // six of at most 106 characters
     list_differences(loader, json, differences, sizeof differences);
     if (*differences && !force)
         return error_set(error,

@@ -20,6 +20,7 @@ typedef struct {
     int shuffle;         // 0: rows in order of the shards; 1: a permutation of all rows, new for each epoch
     uint64_t seed;       // of the permutation
     int whole;           // 1: for evaluation, see below
+    int documents;       // 1: rows begin at documents, see below
     int64_t limit;       // read only the first `limit` targets; 0: all
     int64_t least_rows;  // refuse a data set with fewer rows, such as one that cannot fill a batch; 0: any
 } DataLoaderConfig;
@@ -34,6 +35,10 @@ typedef struct {
 //               may be short, and is filled up with inputs 0 and targets -1 (not to be counted). Rows behind the last
 //               one are all of that kind, so B need not divide their number. The mean over targets >= 0 weights by
 //               tokens.
+
+// With `documents` a document (it begins with the end-of-text token, vocab - 1) starts a row of its own and every T tokens
+// a further one, so that no row begins in the middle of a text whose beginning it lacks. In training a row is filled up
+// with the text that follows; in evaluation it ends where the next document begins. Opening then reads all tokens once.
 
 // Maps every shard, validates its header and size, the tokens at its start and end, and samples between; every other
 // token is checked when its row is read, so that none out of range gets out of here.
@@ -57,7 +62,7 @@ void dataloader_seek(DataLoader *loader, int64_t position);
 int dataloader_rows_at(DataLoader *loader, int64_t first, int B, int32_t *inputs, int32_t *targets, Error *error);
 void dataloader_advance(DataLoader *loader, int64_t rows);
 
-// {"position", "T", "shuffle", "seed", "tokens", "fingerprint"}; a new reference.
+// {"position", "T", "shuffle", "documents", "seed", "tokens", "fingerprint"}; a new reference.
 json_t *dataloader_to_json(const DataLoader *loader);
 // Continues at a saved position; refuses another data set, seed, order or T unless `force`.
 int dataloader_from_json(DataLoader *loader, const json_t *json, int force, Error *error);

@@ -606,6 +606,72 @@ static void evaluation_covers_the_same_targets_for_every_T(void) {
             }
 }
 
+// ---- rows that begin at documents
+
+enum { DOCUMENT_END = 999, DOCUMENT_TOKENS = 4 + 11 + 1 + 30 + 6 };
+
+// Documents of 4, 11, 1, 30 and 6 tokens, the end-of-text before each counted; token i is i otherwise.
+static void write_documents(void) {
+    static const int lengths[] = {4, 11, 1, 30, 6};
+    uint16_t tokens[DOCUMENT_TOKENS];
+    int at = 0;
+    for (int i = 0; i < DOCUMENT_TOKENS; i++) tokens[i] = (uint16_t)i;
+    for (int d = 0; d < 5; at += lengths[d++]) tokens[at] = DOCUMENT_END;
+    ShardWriter writer;
+    empty_folder();
+    CHECK(shard_writer_open(&writer, path_of("d.bin"), &error) == 0);
+    CHECK(shard_write(&writer, tokens, DOCUMENT_TOKENS, &error) == 0);
+    CHECK(shard_writer_commit(&writer, &error) == 0);
+}
+
+// With T = 10: rows at 0; 4 and 14; 15; 16, 26 and 36; 46.
+static void rows_begin_at_documents(void) {
+    static const int starts[] = {0, 4, 14, 15, 16, 26, 36, 46}, ends[] = {4, 14, 15, 16, 26, 36, 46, 51};
+    int32_t inputs[10], targets[10];
+    write_documents();
+    DataLoaderConfig config = {.pattern = path_of("d.bin"), .T = 10, .vocab = DOCUMENT_END + 1, .documents = 1};
+    for (config.whole = 0; config.whole <= 1; config.whole++) {
+        DataLoader *loader = open_loader(config);
+        CHECK(dataloader_rows(loader) == 8);
+        for (int row = 0; row < 8; row++) {
+            // Training fills a row up with what follows, and the last one begins earlier to be full.
+            int start = config.whole || row < 7 ? starts[row] : 41, n = config.whole ? ends[row] - starts[row] : 10;
+            CHECK(dataloader_rows_at(loader, row, 1, inputs, targets, &error) == 0);
+            for (int t = 0; t < 10; t++) {
+                int is_first =
+                    start + t == 0 || start + t == 4 || start + t == 15 || start + t == 16 || start + t == 46;
+                CHECK(inputs[t] == (t < n ? (is_first ? DOCUMENT_END : start + t) : 0));
+                CHECK(t < n ? targets[t] == (t + 1 < n ? inputs[t + 1] : targets[t]) : targets[t] == -1);
+                if (t == n - 1 && start + n < DOCUMENT_TOKENS && start + n != 4 && start + n != 15 && start + n != 16 &&
+                    start + n != 46)
+                    CHECK(targets[t] == start + n);
+            }
+        }
+        dataloader_close(loader);
+    }
+}
+
+// Every token but the first is a target once, for every T.
+static void evaluation_by_documents_covers_every_target(void) {
+    int32_t inputs[64], targets[64];
+    write_documents();
+    for (int T = 1; T <= 64; T++) {
+        DataLoaderConfig config = {
+            .pattern = path_of("d.bin"), .T = T, .vocab = DOCUMENT_END + 1, .documents = 1, .whole = 1};
+        DataLoader *loader = open_loader(config);
+        int seen = 0;
+        for (int64_t row = 0; row < dataloader_rows(loader); row++) {
+            CHECK(dataloader_rows_at(loader, row, 1, inputs, targets, &error) == 0);
+            for (int t = 0; t < T && targets[t] >= 0; t++) {
+                seen++;
+                CHECK(targets[t] == DOCUMENT_END || targets[t] == seen);
+            }
+        }
+        CHECK(seen == DOCUMENT_TOKENS - 1 && dataloader_targets(loader) == seen);
+        dataloader_close(loader);
+    }
+}
+
 int main(void) {
     if (!mkdtemp(folder)) return 1;
     RUN(writes_llm_c_format);
@@ -637,6 +703,8 @@ int main(void) {
     RUN(renamed_shards_are_the_same_data);
     RUN(finds_training_data_among_validation_data);
     RUN(evaluation_covers_the_same_targets_for_every_T);
+    RUN(rows_begin_at_documents);
+    RUN(evaluation_by_documents_covers_every_target);
     empty_folder();
     rmdir(folder);
     return test_summary();
