@@ -11,7 +11,8 @@ data=data/stories
 val_tokens=$(tr -d '\n' <"$data/stories.json" | sed 's/.*"val": *{ *"tokens": *\([0-9]*\).*/\1/')
 floor_bits=$(sed -n 's/^ *"floor_bits": *\([0-9.]*\).*/\1/p' "$data/stories.json")
 loss=$(grep '"type": "validation"' "$run/metrics.jsonl" | tail -n 1 | sed 's/.*"loss": \([0-9.]*\).*/\1/')
-./sample_gpt2 "$run" --no-stop --tokens 6000 --temperature 0.5 --seed 7 --no-stats </dev/null >"$run/check.txt"
+./sample_gpt2 "$run" --samples 40 --tokens 250 --temperature 0.5 --seed 7 --no-stats </dev/null |
+    sed 's/^---$/<|endoftext|>/' >"$run/check.txt"
 result=$(./stories --check "$run/check.txt" | tail -n 1)
 echo "what it writes: $result"
 grammatical=$(echo "$result" | sed 's/.* \([0-9.]*\) % of [0-9]* sentences.*/\1/')

@@ -38,7 +38,7 @@ echo "== 2. training: a small GPT-2 with $attention attention, $seconds seconds 
 rm -rf "$run"
 ./train_gpt2 --train "$data/stories_train_*.bin" --val "$data/stories_val_*.bin" --tokenizer "$data/vocab.tiktoken" \
     --attention "$attention" --layers 2 --heads 2 --width 128 --context 256 --batch 8 --lr 3e-3 --schedule wsd --wsd-decay 0.4 --warmup 60 \
-    --final-lr 0 --weight-decay 0.01 --init-std 0.06 \
+    --final-lr 0 --weight-decay 0.01 --init-std 0.06 --documents \
     --seconds "$seconds" --val-every 100 --val-tokens 1000000 --save-every 0 --out "$run"
 
 echo
@@ -52,7 +52,7 @@ awk "BEGIN { printf \"difference        %.4f\n\", $loss - $floor }"
 
 echo
 echo "== 4. three samples"
-./sample_gpt2 "$run" --samples 3 --temperature 0.7 --seed 1 --tokens 300 --no-stats </dev/null | tee "$run/samples.txt"
+./sample_gpt2 "$run" --samples 3 --temperature 0.5 --seed 1 --tokens 300 --no-stats </dev/null | tee "$run/samples.txt"
 
 cat <<END
 
