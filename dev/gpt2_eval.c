@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     static GPT2 model;
     Files files = {0};
     Error error;
-    int *tokens, B, T;
+    int *tokens = NULL, B = 0, T = 0;
     error_set_program(argv[0]);
     die_if(parse(&files, argc, argv, &error), &error);
     die_if(load_model(&model, &tokens, &B, &T, &files, &error), &error);

@@ -37,8 +37,8 @@ echo
 echo "== 2. training: a small GPT-2 with $attention attention, $seconds seconds ($run)"
 rm -rf "$run"
 ./train_gpt2 --train "$data/stories_train_*.bin" --val "$data/stories_val_*.bin" --tokenizer "$data/vocab.tiktoken" \
-    --attention "$attention" --layers 2 --heads 2 --width 128 --context 256 --batch 8 --lr 3e-3 --schedule wsd --wsd-decay 0.4 --warmup 60 \
-    --final-lr 0 --weight-decay 0.01 --init-std 0.06 --documents \
+    --documents --attention "$attention" --layers 2 --heads 2 --width 128 --context 256 --init-std 0.06 \
+    --batch 8 --lr 3e-3 --schedule wsd --wsd-decay 0.4 --warmup 60 --final-lr 0 --weight-decay 0.01 \
     --seconds "$seconds" --val-every 100 --val-tokens 1000000 --save-every 0 --out "$run"
 
 echo
