@@ -1,6 +1,6 @@
 #!/bin/sh
 # Draws a run's loss curve on the terminal: scripts/curve.sh RUN [FLOOR], the floor in nats per token.
-# Dots are the training loss (means over a column's steps), o the validation loss, - the floor.
+# Dots are the training loss (means over a column's steps), o the validation loss, - the floor; the scale is logarithmic.
 run=${1:?usage: scripts/curve.sh RUN [FLOOR]}
 [ -r "$run/metrics.jsonl" ] || { echo "curve: $run/metrics.jsonl: no such file; give a run directory" >&2; exit 1; }
 awk -v floor="${2:-}" '
@@ -10,7 +10,7 @@ function number(key,   at) {
 }
 /"type": "step"/ { n++; step[n] = number("step"); loss[n] = number("loss") }
 /"type": "validation"/ { v++; val_step[v] = number("step"); val[v] = number("loss") }
-function row(y) { return int((top - y) / (top - bottom) * (height - 1) + 0.5) }
+function row(y) { return int(log(top / y) / log(top / bottom) * (height - 1) + 0.5) }
 function put(c, r, mark) { if (r >= 0 && r < height) cell[c, r] = mark }
 END {
     if (n == 0) { print "curve: no steps yet"; exit }
@@ -27,12 +27,13 @@ END {
     }
     for (i = 1; i <= v; i++) if (val[i] < bottom) bottom = val[i]
     if (floor != "" && floor < bottom) bottom = floor + 0
-    if (top - bottom < 1e-6) top = bottom + 1
+    if (bottom < 1e-6) bottom = 1e-6
+    if (top < bottom * 1.000001) top = bottom * 2
     if (floor != "") for (c = 0; c < width; c++) put(c, row(floor), "-")
     for (c = 0; c < width; c++) if (count[c]) put(c, row(mean[c]), ".")
     for (i = 1; i <= v; i++) put(int((val_step[i] - 1) / last * width), row(val[i]), "o")
     for (r = 0; r < height; r++) {
-        y = top - (top - bottom) * r / (height - 1)
+        y = top * exp(-log(top / bottom) * r / (height - 1))
         line = sprintf("%7.3f |", y)
         for (c = 0; c < width; c++) line = line ((c, r) in cell ? cell[c, r] : " ")
         sub(/ +$/, "", line); print line
