@@ -205,7 +205,7 @@ static void stream_put(TextStream *stream, const char *bytes, size_t count) {
 
 typedef struct {
     const char *model, *tokenizer_path, *prompt, *prompt_file, *prompt_ids, *logits_path;
-    int tokens, samples, stop, stats, interactive, threads;
+    int tokens, samples, begin, stop, stats, interactive, threads;
     SamplerSettings sampler;
     int64_t seed;
 } SampleSettings;
@@ -229,6 +229,7 @@ static void sample_options(Options *options, SampleSettings *s) {
         {"text", "prompt-ids", 0, OPTION_STRING, &s->prompt_ids, 0, 0, "IDS", "the same as token numbers: 15496,11,995", 0, ""},
         {"text", "tokens", 'n', OPTION_INT, &s->tokens, 0, 1 << 24, NULL, "most tokens per sample", 0, ""},
         {"text", "samples", 's', OPTION_INT, &s->samples, 1, 1 << 20, NULL, "texts from the same prompt", 0, ""},
+        {"text", "begin", 0, OPTION_FLAG, &s->begin, 0, 1, NULL, "the prompt begins a document; --no-begin: in the middle of one", 0, ""},
         {"text", "stop", 0, OPTION_FLAG, &s->stop, 0, 1, NULL, "stop at end-of-text; --no-stop: go on behind it", 0, ""},
         {"text", "interactive", 'i', OPTION_FLAG, &s->interactive, 0, 1, NULL, "ask for prompts (as without a prompt at a terminal)", 0, ""},
         {"choice", "temperature", 't', OPTION_FLOAT, &s->sampler.temperature, 0, 100, NULL, "0: the likeliest token always", 0, ""},
@@ -317,21 +318,21 @@ static int load_tokenizer(Sampler *sampler, Error *error) {
 
 // ---- prompts
 
-static void set_history(Sampler *sampler, const uint32_t *tokens, size_t count) {
+// The prompt's tokens, with room for the sample behind them. `begins` puts an end-of-text before them, as every document
+// had it in training; without any token there is always one.
+static void set_history(Sampler *sampler, const uint32_t *tokens, size_t count, int begins) {
     size_t room = count + 1 + (size_t)sampler->settings.tokens;
+    int end = sampler->tokenizer ? (int)tokenizer_end_of_text(sampler->tokenizer) : sampler->model.config.V - 1;
     sampler->history = memory_resize(sampler->history, room, sizeof(int), "the text");
     sampler->history_count = 0;
+    if (begins || count == 0) sampler->history[sampler->history_count++] = end;
     for (size_t i = 0; i < count; i++) sampler->history[sampler->history_count++] = (int)tokens[i];
-    // A text begins behind an end-of-text, as every document did in training.
-    if (count == 0 && sampler->tokenizer)
-        sampler->history[sampler->history_count++] = (int)tokenizer_end_of_text(sampler->tokenizer);
-    if (sampler->history_count == 0) sampler->history[sampler->history_count++] = sampler->model.config.V - 1;
 }
 
 static int encode_prompt(Sampler *sampler, const char *text, size_t bytes) {
     uint32_t *tokens = NULL;
     size_t capacity = 0, count = tokenizer_encode(sampler->tokenizer, text, bytes, &tokens, &capacity);
-    set_history(sampler, tokens, count);
+    set_history(sampler, tokens, count, sampler->settings.begin);
     free(tokens);
     return 0;
 }
@@ -350,7 +351,7 @@ static int read_prompt_ids(Sampler *sampler, const char *text, Error *error) {
         }
         tokens[count++] = (uint32_t)id, at = end;
     }
-    set_history(sampler, tokens, count);
+    set_history(sampler, tokens, count, 0);
     free(tokens);
     return 0;
 }
@@ -527,8 +528,13 @@ int main(int argc, char **argv) {
     int positionals = 0;
     threads_wait_politely(argv);
     error_set_program(argv[0]);
-    sampler.settings = (SampleSettings){
-        .tokens = 256, .samples = 1, .stop = 1, .stats = 1, .sampler = {.temperature = 0.8f, .top_p = 1}, .seed = 1};
+    sampler.settings = (SampleSettings){.tokens = 256,
+                                        .samples = 1,
+                                        .begin = 1,
+                                        .stop = 1,
+                                        .stats = 1,
+                                        .sampler = {.temperature = 0.8f, .top_p = 1},
+                                        .seed = 1};
     sample_options(&options, &sampler.settings);
     die_if(options_parse(&options, argc, argv, &sampler.settings.model, 1, &positionals, &error), &error);
     if (positionals == 0) die("no model: give a run, a checkpoint or a model file (--help tells more)");
