@@ -1,0 +1,75 @@
+#!/bin/sh
+# Tests of the program sample_gpt2 as its user meets it: prompts from everywhere, seeds, what goes to which stream, bad
+# input. Needs the programs; makes its own tiny model. Last line: `N passed, N failed`.
+cd "$(dirname "$0")/.." || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+
+check_equal() { # name found expected
+    if [ "$2" = "$3" ]; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        printf 'FAIL %s\n    found    %s\n    expected %s\n' "$1" "$2" "$3"
+    fi
+}
+check_refused() { # name, what the message has to contain, then the arguments
+    name=$1 part=$2
+    shift 2
+    ./sample_gpt2 "$@" >"$work/out" 2>"$work/err" </dev/null
+    check_equal "$name: exit code" "$?" 1
+    check_equal "$name: one line" "$(wc -l <"$work/err" | tr -d ' ')" 1
+    check_equal "$name: nothing on standard output" "$(wc -c <"$work/out" | tr -d ' ')" 0
+    grep -qF -e "$part" "$work/err"
+    check_equal "$name: says \"$part\" ($(head -c 300 "$work/err"))" "$?" 0
+}
+sample() { ./sample_gpt2 "$work/run" --tokens 12 "$@" 2>/dev/null </dev/null; }
+
+{
+    ./stories --stories 60 --seed 3 --out "$work/text" &&
+        ./tokenize train --vocab 400 --out "$work/vocab" "$work/text" &&
+        ./tokenize encode --vocab-file "$work/vocab" --out "$work/shard" "$work/text" &&
+        ./train_gpt2 --train "$work/shard_train_000000.bin" --tokenizer "$work/vocab" --layers 1 --heads 2 --width 32 \
+            --context 32 --batch 4 --steps 8 --warmup 2 --lr 3e-3 --out "$work/run"
+} >"$work/log" 2>&1 || { tail -n 5 "$work/log"; echo "0 passed, 1 failed"; exit 1; }
+
+# ---- the same text by every way in, the same seed, other seeds
+once=$(sample --prompt "The old" --seed 5)
+check_equal "the same seed gives the same text" "$(sample --prompt "The old" --seed 5)" "$once"
+check_equal "another seed gives another" "$([ "$(sample --prompt "The old" --seed 6)" != "$once" ] && echo other)" other
+check_equal "the text starts with the prompt" "$(echo "$once" | head -c 7)" "The old"
+check_equal "standard input" "$(echo "The old" | ./sample_gpt2 "$work/run" --tokens 12 --seed 5 2>/dev/null)" "$once"
+echo "The old" >"$work/prompt"
+check_equal "a file" "$(sample --prompt-file "$work/prompt" --seed 5)" "$once"
+check_equal "one thread" "$(sample --prompt "The old" --temperature 0 --threads 1)" "$(sample --prompt "The old" --temperature 0)"
+check_equal "top-k 1 is greedy" "$(sample --prompt "The old" --top-k 1)" "$(sample --prompt "The old" --temperature 0)"
+check_equal "the checkpoint itself" "$(./sample_gpt2 "$work/run/step_00000008" --tokens 12 --seed 5 --prompt "The old" 2>/dev/null)" "$once"
+check_equal "token numbers" "$(sample --prompt-ids 84,104,101 --tokens 0)" "The"
+
+# ---- how much, and where it goes
+check_equal "three samples have two lines between them" "$(sample --samples 3 | grep -c '^---$')" 2
+check_equal "the first of several is the only one" "$(sample --prompt "The old" --seed 5 --samples 2 | sed '/^---$/,$d')" "$once"
+./sample_gpt2 "$work/run" --tokens 12 --prompt x >"$work/out" 2>"$work/err" </dev/null
+check_equal "statistics go to standard error" "$(grep -c 'tokens/s' "$work/err")$(grep -c 'tokens/s' "$work/out")" 20
+./sample_gpt2 "$work/run" --tokens 12 --prompt x --no-stats >/dev/null 2>"$work/err" </dev/null
+check_equal "and can be left out" "$(wc -c <"$work/err" | tr -d ' ')" 0
+check_equal "texts longer than the context go on" "$(sample --tokens 200 --no-stop --temperature 0 | wc -c | awk '{print ($1 > 150)}')" 1
+./sample_gpt2 "$work/run" --prompt "The old" --logits "$work/logits" </dev/null >/dev/null 2>&1
+check_equal "logits are written" "$(./inspect "$work/logits" | grep -c '^ *logits ')" 1
+./sample_gpt2 --help >"$work/out" 2>&1
+check_equal "--help exits with 0" "$?" 0
+
+# ---- bad input
+check_refused "no model" "no model" --prompt x
+check_refused "no such model" "$work/nothing" "$work/nothing" --prompt x
+check_refused "a text instead of a model" "$work/text" "$work/text" --prompt x
+check_refused "ids beyond the vocabulary" "below 400" "$work/run" --prompt-ids 1,400
+check_refused "ids that are none" "expected numbers" "$work/run" --prompt-ids 1,x
+check_refused "an unknown option" "--temperature" "$work/run" --temprature 1
+check_refused "a negative temperature" "--temperature" "$work/run" --temperature -1 --prompt x
+check_refused "no such prompt" "$work/none" "$work/run" --prompt-file "$work/none"
+check_refused "a vocabulary of another model" "vocabulary" "$work/run" --tokenizer dev/fixtures/tokenizer_small.tiktoken --prompt x
+cp -r "$work/run" "$work/bare" && rm "$work"/bare/step_*/tokenizer.tiktoken
+check_refused "a damaged checkpoint" "tokenizer" "$work/bare" --prompt x
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
