@@ -32,7 +32,7 @@ typedef struct { // everything a mechanism may know; printed, logged, saved with
     int omega;            // OmegaKind
     int features;         // Features
     int denominator;      // Denominator
-    int scale_features;   // 1: feature maps scaled so that delta is negligible (MATH: it cancels in the output)
+    int scale_features;   // 1: feature maps scaled so that delta is negligible (it cancels in the output)
     int chunk;            // rows per chunk of a linear mechanism; 0: chosen by cost
     uint64_t seed;        // of the constants
 } AttentionConfig;

@@ -1,4 +1,4 @@
-// Softmax attention: P = softmax over the keys j <= i of q k^T / sqrt(HS), o = P v (MATH: 2.1).
+// Softmax attention: P = softmax over the keys j <= i of q k^T / sqrt(HS), o = P v.
 #include "quadratic.h"
 
 static const QuadraticKernel kernel = {.scaled = 1, .normalizer = NORMALIZER_SOFTMAX};
