@@ -55,4 +55,26 @@ void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, const real *d
 void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int pos, int n, const real *qkv, real *work,
                     const AttentionConfig *config);
 
+// The functions of struct Attention, from `const QuadraticKernel *kernel_of(const AttentionConfig *)`.
+#define QUADRATIC_ATTENTION_FUNCTIONS(kernel_of)                                                                       \
+    static void forward(real *out, real *saved, const real *qkv, const real *constants, real *work,                    \
+                        const AttentionConfig *config) {                                                               \
+        (void)constants;                                                                                               \
+        quadratic_forward(kernel_of(config), out, saved, qkv, work, config);                                           \
+    }                                                                                                                  \
+    static void backward(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,            \
+                         const real *constants, real *work, const AttentionConfig *config) {                           \
+        (void)constants;                                                                                               \
+        quadratic_backward(kernel_of(config), dqkv, dout, qkv, out, saved, work, config);                              \
+    }                                                                                                                  \
+    static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,       \
+                     const AttentionConfig *config) {                                                                  \
+        (void)constants;                                                                                               \
+        quadratic_step(kernel_of(config), out, cache, pos, n, qkv, work, config);                                      \
+    }
+// Their places in a struct Attention.
+#define QUADRATIC_ATTENTION_FIELDS                                                                                     \
+    .saved_size = quadratic_saved_size, .work_size = quadratic_work_size, .cache_size = quadratic_cache_size,          \
+    .forward = forward, .backward = backward, .step = step, .flops = quadratic_flops
+
 #endif

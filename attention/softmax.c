@@ -3,32 +3,15 @@
 
 static const QuadraticKernel kernel = {.scaled = 1, .normalizer = NORMALIZER_SOFTMAX};
 
-static void forward(real *out, real *saved, const real *qkv, const real *constants, real *work,
-                    const AttentionConfig *config) {
-    (void)constants;
-    quadratic_forward(&kernel, out, saved, qkv, work, config);
+static const QuadraticKernel *kernel_of(const AttentionConfig *config) {
+    (void)config;
+    return &kernel;
 }
 
-static void backward(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,
-                     const real *constants, real *work, const AttentionConfig *config) {
-    (void)constants;
-    quadratic_backward(&kernel, dqkv, dout, qkv, out, saved, work, config);
-}
-
-static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,
-                 const AttentionConfig *config) {
-    (void)constants;
-    quadratic_step(&kernel, out, cache, pos, n, qkv, work, config);
-}
+QUADRATIC_ATTENTION_FUNCTIONS(kernel_of)
 
 const Attention attention_softmax = {
     .name = "softmax",
     .summary = "softmax over scaled dot products, as in GPT-2",
-    .saved_size = quadratic_saved_size,
-    .work_size = quadratic_work_size,
-    .cache_size = quadratic_cache_size,
-    .forward = forward,
-    .backward = backward,
-    .step = step,
-    .flops = quadratic_flops,
+    QUADRATIC_ATTENTION_FIELDS,
 };

@@ -37,23 +37,11 @@ static int check(const AttentionConfig *config, char *why, size_t size) {
     return -1;
 }
 
-static void forward(real *out, real *saved, const real *qkv, const real *constants, real *work,
-                    const AttentionConfig *config) {
-    (void)constants;
-    quadratic_forward(&kernels[config->normalizer], out, saved, qkv, work, config);
+static const QuadraticKernel *kernel_of(const AttentionConfig *config) {
+    return &kernels[config->normalizer];
 }
 
-static void backward(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,
-                     const real *constants, real *work, const AttentionConfig *config) {
-    (void)constants;
-    quadratic_backward(&kernels[config->normalizer], dqkv, dout, qkv, out, saved, work, config);
-}
-
-static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,
-                 const AttentionConfig *config) {
-    (void)constants;
-    quadratic_step(&kernels[config->normalizer], out, cache, pos, n, qkv, work, config);
-}
+QUADRATIC_ATTENTION_FUNCTIONS(kernel_of)
 
 const Attention attention_yat = {
     .name = "yat",
@@ -61,11 +49,5 @@ const Attention attention_yat = {
     .uses = USES_EPS | USES_DELTA | USES_NORMALIZER,
     .defaults = defaults,
     .check = check,
-    .saved_size = quadratic_saved_size,
-    .work_size = quadratic_work_size,
-    .cache_size = quadratic_cache_size,
-    .forward = forward,
-    .backward = backward,
-    .step = step,
-    .flops = quadratic_flops,
+    QUADRATIC_ATTENTION_FIELDS,
 };
