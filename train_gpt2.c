@@ -764,8 +764,8 @@ typedef struct {
     Options options;
     GPT2 model;
     DataLoader *train, *val;
-    unsigned char *token_bytes; // (V) bytes of each token's text; NULL without a vocabulary
-    int *inputs, *targets;      // (micro_batch,T)
+    int *token_bytes;      // (V) bytes of each token's text; NULL without a vocabulary
+    int *inputs, *targets; // (micro_batch,T)
     Run run;
     double machine_gflops;
     double start, elapsed_before; // clock at the start; seconds of the run before it was resumed
@@ -789,11 +789,11 @@ static int load_vocabulary(Trainer *trainer, Error *error) {
         error_set(error, "%.700s: expected a vocabulary of %d tokens for this model, found %d", settings->tokenizer,
                   settings->model.V, V);
     settings->model.V = V;
-    trainer->token_bytes = memory_allocate((size_t)V, 1, "the tokens' lengths");
+    trainer->token_bytes = memory_allocate((size_t)V, sizeof(int), "the tokens' lengths");
     for (int id = 0; id < V; id++) {
         size_t bytes;
         tokenizer_token(tokenizer, (uint32_t)id, &bytes);
-        trainer->token_bytes[id] = (unsigned char)(bytes < 255 ? bytes : 255);
+        trainer->token_bytes[id] = (int)bytes;
     }
     tokenizer_free(tokenizer);
     return failed ? -1 : 0;
@@ -1081,13 +1081,11 @@ static int validate(Trainer *trainer, Error *error) {
     const Settings *settings = &trainer->settings;
     double sum = 0, bytes = 0, start_time = clock_seconds();
     int64_t rows = dataloader_rows(trainer->val), tokens = 0;
-    size_t N = (size_t)settings->micro_batch * (size_t)settings->T;
     for (int64_t first = 0; first < rows; first += settings->micro_batch) {
         int B = rows - first < settings->micro_batch ? (int)(rows - first) : settings->micro_batch;
         if (dataloader_rows_at(trainer->val, first, B, trainer->inputs, trainer->targets, error)) return -1;
         sum += gpt2_evaluate(model, trainer->inputs, trainer->targets, B, settings->T);
-        N = (size_t)B * (size_t)settings->T;
-        for (size_t n = 0; n < N; n++) {
+        for (size_t n = 0; n < (size_t)B * (size_t)settings->T; n++) {
             if (trainer->targets[n] < 0) continue;
             tokens++;
             if (trainer->token_bytes) bytes += trainer->token_bytes[trainer->targets[n]];

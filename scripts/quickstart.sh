@@ -29,9 +29,7 @@ if [ "$data/stories.json" -nt ./stories ] && [ "$data/stories.json" -nt ./tokeni
 else
     make_data
 fi
-val_tokens=$(tr -d '\n' <"$data/stories.json" | sed 's/.*"val": *{ *"tokens": *\([0-9]*\).*/\1/')
-floor_bits=$(sed -n 's/^ *"floor_bits": *\([0-9.]*\).*/\1/p' "$data/stories.json")
-floor=$(awk "BEGIN { printf \"%.4f\", $floor_bits * log(2) / $val_tokens }")
+floor=$(scripts/stories_floor.sh "$data")
 
 echo
 echo "== 2. training: a small GPT-2 with $attention attention, $seconds seconds ($run)"
