@@ -1,0 +1,33 @@
+// The attention layer on the GPU. Names, options, constants and flop counts are the C twin's; what is here runs on the
+// device. All pointers are device memory; nothing synchronises, all work goes to `stream`; sizes are in floats.
+// Results are the same bits from run to run: no float atomics.
+#ifndef ATTENTION_ATTENTION_GPU_H
+#define ATTENTION_ATTENTION_GPU_H
+
+#include "../core/cuda_common.h"
+
+extern "C" {
+#include "attention.h"
+}
+
+typedef struct {
+    const Attention *cpu; // the C twin
+    size_t (*saved_size)(const AttentionConfig *); // kept from forward to backward, per layer: O(T)
+    size_t (*work_size)(const AttentionConfig *);  // scratch, one for all layers; covers forward, backward and step
+    size_t (*cache_size)(const AttentionConfig *); // decode state per layer and sequence, for max_T positions
+    // qkv (B,T,3C) -> out (B,T,C); `saved` may be NULL when no backward will follow. constants: one layer's, as the C
+    // twin's `draw` made them.
+    void (*forward)(floatX *out, float *saved, const floatX *qkv, const float *constants, float *work,
+                    const AttentionConfig *, cudaStream_t stream);
+    // Overwrites dqkv (B,T,3C).
+    void (*backward)(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out, const float *saved,
+                     const float *constants, float *work, const AttentionConfig *, cudaStream_t stream);
+    // One sequence: positions pos .. pos+n-1, qkv (n,3C) -> out (n,C), as the C twin's step.
+    void (*step)(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants, float *work,
+                 const AttentionConfig *, cudaStream_t stream);
+} AttentionGPU;
+
+extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL
+const AttentionGPU *attention_gpu_find(const char *name);  // NULL when there is none of that name
+
+#endif

@@ -1,0 +1,30 @@
+#include "cuda_common.h"
+
+static const char *cuda_hint(cudaError_t status) {
+    switch (status) {
+    case cudaErrorMemoryAllocation: return "use a smaller --micro-batch or --T, or --recompute";
+    case cudaErrorNoDevice: return "no GPU is visible: look at nvidia-smi and CUDA_VISIBLE_DEVICES";
+    case cudaErrorInsufficientDriver: return "the driver is older than the CUDA toolkit this was built with";
+    case cudaErrorNoKernelImageForDevice: return "build for this GPU: make cuda CUDA_ARCH=...";
+    default: return "CUDA_LAUNCH_BLOCKING=1 and compute-sanitizer name the kernel at fault";
+    }
+}
+
+void cuda_check_at(cudaError_t status, const char *call, const char *file, int line) {
+    if (status == cudaSuccess) return;
+    fprintf(stderr, "%s:%d: %s: %s (%s)\n", file, line, call, cudaGetErrorString(status), cuda_hint(status));
+    exit(1);
+}
+
+void cublas_check_at(cublasStatus_t status, const char *call, const char *file, int line) {
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    fprintf(stderr, "%s:%d: %s: cuBLAS says %s\n", file, line, call, cublasGetStatusString(status));
+    exit(1);
+}
+
+cublasHandle_t cublas_on(cudaStream_t stream) {
+    static cublasHandle_t handle;
+    if (!handle) cublas_check(cublasCreate(&handle));
+    cublas_check(cublasSetStream(handle, stream));
+    return handle;
+}
