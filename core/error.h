@@ -22,7 +22,7 @@ int error_set(Error *error, const char *format, ...) PRINTF_LIKE(2, 3);
 int error_prefix(Error *error, const char *prefix);
 
 // Prints `program: message` on standard error and exits with code 1.
-_Noreturn void die(const char *format, ...) PRINTF_LIKE(1, 2);
+void die(const char *format, ...) __attribute__((noreturn)) PRINTF_LIKE(1, 2);
 
 // Ends the program with the error's text when `status` is not 0.
 void die_if(int status, const Error *error);

@@ -9,7 +9,7 @@
 
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
-static _Noreturn void out_of_memory(size_t count, size_t size, const char *what) {
+__attribute__((noreturn)) static void out_of_memory(size_t count, size_t size, const char *what) {
     die("out of memory: %s needs %.1f MB; free some memory or make the model, batch or context smaller", what,
         (double)count * (double)size / 1e6);
 }
