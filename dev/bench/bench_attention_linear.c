@@ -3,7 +3,8 @@
 //   build/bench_attention_linear [speed] [growth] [memory] [step]     (all of them when none is named)
 //
 //   speed    forward + backward at 12 heads of 64: softmax and slay, interleaved, by length
-//   growth   forward at 8 heads of 32 from T = 16384 to 131072: an eighth of the length should take an eighth of the time
+//   growth   forward with its projections, embed 256 in 8 heads, from T = 16384 to 131072: eight times the length should
+//            take eight times the time
 //   memory   peak resident set of slay at T = 131072, forward and with backward, inputs and outputs included
 //   step     one decoded position at 1000 and at 100000
 //
@@ -11,6 +12,7 @@
 // suffer alike. Times are of the wall clock, with OMP_NUM_THREADS threads.
 #include "../../attention/attention.h"
 #include "../../core/error.h"
+#include "../../core/matmul.h"
 #include "../../core/memory.h"
 #include "../../core/progress.h"
 #include "../../core/random.h"
@@ -114,24 +116,51 @@ static void bench_speed(void) {
 static const char *const linear_names[] = {"uniform", "elu", "cosformer", "favor", "rff", "slay"};
 enum { LINEAR_NAMES = sizeof linear_names / sizeof linear_names[0] };
 
+typedef struct { // an attention layer: x (T,C) -> qkv (T,3C) -> attention -> y (T,C)
+    Bench bench;
+    real *x, *qkv_weight, *proj_weight, *y;
+} Layer;
+
+static Layer layer_open(const char *name, int T) {
+    size_t C = 256;
+    return (Layer){.bench = bench_open(name, T, 8, 32, 0),
+                   .x = numbers((size_t)T * C, 6),
+                   .qkv_weight = numbers(3 * C * C, 7),
+                   .proj_weight = numbers(C * C, 8),
+                   .y = numbers((size_t)T * C, 9)};
+}
+
+static void layer_close(Layer *layer) {
+    bench_close(&layer->bench);
+    free(layer->x), free(layer->qkv_weight), free(layer->proj_weight), free(layer->y);
+}
+
+static double run_layer(Layer *layer) {
+    int T = layer->bench.config.T, C = layer->bench.config.C;
+    double start = clock_seconds();
+    matmul(layer->bench.qkv, layer->x, layer->qkv_weight, T, 3 * C, C, 0);
+    run(&layer->bench);
+    matmul(layer->y, layer->bench.out, layer->proj_weight, T, C, C, 0);
+    return 1e3 * (clock_seconds() - start);
+}
+
 static void bench_growth(void) {
-    printf("forward, 8 heads of 32, B = 1, %d threads, ms\n", omp_get_max_threads());
+    printf("forward with projections, 8 heads of 32, B = 1, %d threads, ms\n", omp_get_max_threads());
     printf("%-10s %12s %12s %12s\n", "", "T = 16384", "T = 131072", "grows");
     for (int a = 0; a < LINEAR_NAMES; a++) {
-        Bench shorter = bench_open(linear_names[a], 1 << 14, 8, 32, 0);
-        Bench longer = bench_open(linear_names[a], 1 << 17, 8, 32, 0);
+        Layer shorter = layer_open(linear_names[a], 1 << 14), longer = layer_open(linear_names[a], 1 << 17);
         double times[2][ROUNDS_MAX];
-        run(&shorter);
+        run_layer(&shorter);
         for (int i = 0; i < 5; i++) { // eight short ones weigh as much as one long one
             times[0][i] = 0;
-            for (int part = 0; part < 8; part++) times[0][i] += run(&shorter) / 8;
-            times[1][i] = run(&longer);
+            for (int part = 0; part < 8; part++) times[0][i] += run_layer(&shorter) / 8;
+            times[1][i] = run_layer(&longer);
         }
         double short_ms = median(times[0], 5), long_ms = median(times[1], 5);
         printf("%-10s %12.1f %12.1f %11.2fx\n", linear_names[a], short_ms, long_ms, long_ms / short_ms);
         fflush(stdout);
-        bench_close(&shorter);
-        bench_close(&longer);
+        layer_close(&shorter);
+        layer_close(&longer);
     }
 }
 
