@@ -10,6 +10,10 @@ everything else to standard error, so that the output can be piped.
 #pragma GCC diagnostic ignored "-Wunused-function" // decoding needs no backward pass
 #include "train_gpt2.c"
 
+#include "core/progress.h"
+#include "core/threads.h"
+#include "dataloader/tokenizer.h"
+
 #include <signal.h>
 #include <unistd.h>
 
@@ -264,7 +268,8 @@ static int load_llmc(Sampler *sampler, Error *error) {
     if (llmc_model_open(&file, sampler->settings.model, error)) return -1;
     AttentionConfig config = decoding_config(&file.config);
     gpt2_create(&sampler->model, &file.config, attention_find("softmax"), &config, 0, 0, 0);
-    int result = gpt2_read_llmc(&sampler->model, &file, error);
+    ModelTensors tensors = gpt2_tensors(&sampler->model);
+    int result = model_read_llmc(&tensors, &file, error);
     llmc_model_close(&file);
     return result;
 }
@@ -292,7 +297,8 @@ static int load_checkpoint(Sampler *sampler, Error *error) {
     failed = failed || (saved && attention_from_json(&attention, &attention_config, saved, error));
     if (!failed) {
         gpt2_create(&sampler->model, &config, attention, &attention_config, 0, 0, 0);
-        failed = gpt2_read_checkpoint(&sampler->model, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
+        ModelTensors tensors = gpt2_tensors(&sampler->model);
+        failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
         find_tokenizer(sampler, checkpoint.path);
     }
     checkpoint_close(&checkpoint);

@@ -67,7 +67,8 @@ static int load_model(GPT2 *model, int **tokens, int *B, int *T, const Files *fi
                        : attention_configure(attention, &sizes, NULL, error);
         if (!failed) {
             gpt2_create(model, &config, attention, &sizes, 0, 0, 1); // a model for decoding would lack activations
-            failed = gpt2_read_checkpoint(model, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
+            ModelTensors tensors = gpt2_tensors(model);
+            failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
         }
     }
     checkpoint_close(&checkpoint);

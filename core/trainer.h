@@ -1,0 +1,46 @@
+// The training loop that the CPU's and the GPU's trainer share: options, data, start and resume, steps, validation,
+// checkpoints, console and metrics. What differs, the model on its device, comes as a struct of functions.
+#ifndef CORE_TRAINER_H
+#define CORE_TRAINER_H
+
+#include "gpt2_parameters.h"
+#include "settings.h"
+
+typedef struct {        // rows that go through the model at once
+    const int *inputs;  // (B,T)
+    const int *targets; // (B,T); below 0: no target
+    int B, T;
+    int64_t step;      // of the optimiser, from 0
+    int64_t first_row; // of these rows within the step's whole batch
+    int is_first;      // of the step: gradients are overwritten, else added to
+    double scale;      // the gradients are those of scale * (sum of the losses)
+} MicroBatch;
+
+typedef struct {
+    // Plans and allocates a model for micro-batches of settings->micro_batch rows of settings->T tokens.
+    void *(*create)(const Settings *settings, const Attention *attention);
+    void (*free)(void *model);
+    // The model's tensors in host memory. `fetch` brings them up to date before a file is written, `send` hands them over
+    // after one was read; both are NULL for a model that lives in host memory.
+    ModelTensors (*tensors)(void *model);
+    void (*fetch)(void *model);
+    void (*send)(void *model);
+
+    double (*gradients)(void *model, const MicroBatch *batch); // forward and backward; returns the sum of the losses
+    double (*evaluate)(void *model, const MicroBatch *batch); // forward, without dropout; returns the sum of the losses
+    // The global norm of the gradients. When it is not finite, *bad is the name of the first bad tensor.
+    double (*gradient_norm)(void *model, const char **bad);
+    // AdamW's step number `step` (from 0), with gradients scaled by gradient_scale.
+    void (*update)(void *model, const Settings *settings, int64_t step, double rate, double gradient_scale);
+    // What went bad first in the last forward and backward pass, in words.
+    const char *(*find_trouble)(void *model, const char *bad_gradient);
+
+    double (*flops_per_token)(const void *model);
+    double (*machine_gflops)(void); // the device's own rate on a large matrix product
+    void (*print_memory)(const void *model);
+} Backend;
+
+// The whole program: parses the options, trains, returns the exit code.
+int trainer_main(const Backend *backend, int argc, char **argv);
+
+#endif
