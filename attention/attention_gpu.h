@@ -25,6 +25,8 @@ typedef struct {
     // One sequence: positions pos .. pos+n-1, qkv (n,3C) -> out (n,C), as the C twin's step.
     void (*step)(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants, float *work,
                  const AttentionConfig *, cudaStream_t stream);
+    // Refuses what the C twin can do and the device code cannot: 0, or -1 and why. NULL: nothing is refused.
+    int (*check)(const AttentionConfig *, char *why, size_t size);
 } AttentionGPU;
 
 extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL

@@ -16,12 +16,6 @@ static int omp_get_max_threads(void) {
 
 enum { DEFAULT_TILE = 96, FETCH_AHEAD = 8 };
 
-#define LEAST_NORM ((real)1e-12)
-// Weights that are divided only at the end of a row are rescaled when one of them passes this.
-#define LARGEST_WEIGHT ((real)1e10)
-// |q|^2 + |k|^2 - 2<q,k> loses digits when q is near k: below this part of |q|^2 + |k|^2 the distance is summed directly.
-#define NEAR ((real)0.25)
-
 // ---- how a head is laid out in memory
 
 typedef struct { // what every function here needs to know

@@ -21,6 +21,11 @@
 #define LARGEST_INPUT ((real)1e15)
 #define LARGEST_SCORE ((real)1e30)
 #define LARGEST_SLOPE ((real)1e16)
+#define LEAST_NORM ((real)1e-12)
+// Weights that are divided only at the end of a row are rescaled when one of them passes this.
+#define LARGEST_WEIGHT ((real)1e10)
+// |q|^2 + |k|^2 - 2<q,k> loses digits when q is near k: below this part of |q|^2 + |k|^2 the distance is summed directly.
+#define NEAR ((real)0.25)
 
 typedef struct {
     int scaled;      // q is divided by sqrt(HS)
