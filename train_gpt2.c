@@ -311,6 +311,7 @@ typedef struct {
 
     int64_t step;      // of the optimiser, from 0
     int64_t first_row; // of the micro-batch at hand within the step's batch
+    double step_loss;  // the sum over the step's micro-batches so far
     int B, T;          // of the last forward pass
     const int *inputs; // of the last forward pass
 } GPT2;
@@ -665,28 +666,27 @@ static ModelTensors backend_tensors(void *model) {
     return gpt2_tensors(model);
 }
 
-static double backend_gradients(void *backend_model, const MicroBatch *batch) {
+static void backend_gradients(void *backend_model, const MicroBatch *batch) {
     GPT2 *model = backend_model;
     real beta = batch->is_first ? 0 : 1;
     model->step = batch->step, model->first_row = batch->first_row;
     double loss = gpt2_forward(model, batch->inputs, batch->targets, batch->B, batch->T, (real)batch->scale, beta);
     gpt2_backward(model, beta);
-    return loss;
+    model->step_loss = (batch->is_first ? 0 : model->step_loss) + loss;
 }
 
 static double backend_evaluate(void *model, const MicroBatch *batch) {
     return gpt2_evaluate(model, batch->inputs, batch->targets, batch->B, batch->T);
 }
 
-static double backend_gradient_norm(void *model, const char **bad) {
-    return gpt2_gradient_norm(model, bad);
-}
-
-static void backend_update(void *backend_model, const Settings *settings, int64_t step, double rate,
-                           double gradient_scale) {
+static StepOutcome backend_update(void *backend_model, const Settings *settings, int64_t step, double rate) {
     GPT2 *model = backend_model;
+    StepOutcome outcome = {.loss = model->step_loss};
+    outcome.norm = gpt2_gradient_norm(model, &outcome.bad);
     model->step = step;
-    gpt2_update(model, settings, rate, gradient_scale);
+    double clip = settings->clip > 0 && outcome.norm > settings->clip ? settings->clip / outcome.norm : 1;
+    if (isfinite(outcome.loss) && isfinite(outcome.norm)) gpt2_update(model, settings, rate, clip);
+    return outcome;
 }
 
 static const char *backend_find_trouble(void *model, const char *bad_gradient) {
@@ -717,7 +717,6 @@ int main(int argc, char **argv) {
                                 .tensors = backend_tensors,
                                 .gradients = backend_gradients,
                                 .evaluate = backend_evaluate,
-                                .gradient_norm = backend_gradient_norm,
                                 .update = backend_update,
                                 .find_trouble = backend_find_trouble,
                                 .flops_per_token = backend_flops_per_token,

@@ -227,9 +227,10 @@ static void print_start(const Trainer *trainer, const json_t *machine) {
            (long long)dataloader_rows(trainer->train), settings->T);
     if (trainer->val)
         printf("%-14s%lld tokens, the same every time\n", "validation", (long long)dataloader_targets(trainer->val));
-    printf("%-14s%s, %d threads, %s, %.0f GFLOP/s\n", "machine",
-           json_string_value(json_object_get(machine, "processor")), omp_get_max_threads(),
-           json_string_value(json_object_get(machine, "blas")), trainer->machine_gflops);
+    printf("%-14s%s, %d threads, %s", "machine", json_string_value(json_object_get(machine, "processor")),
+           omp_get_max_threads(), json_string_value(json_object_get(machine, "blas")));
+    if (trainer->backend->device) printf(", %s", trainer->backend->device());
+    printf(", %.0f GFLOP/s\n", trainer->machine_gflops);
     if (trainer->step) printf("%-14sat step %lld\n", "continues", (long long)trainer->step);
     printf("\n");
     fflush(stdout);
@@ -240,6 +241,7 @@ static int open_metrics(Trainer *trainer, Error *error) {
     json_t *machine = run_machine();
     trainer->machine_gflops = trainer->backend->machine_gflops();
     json_object_set_new(machine, "gflops", json_real(trainer->machine_gflops));
+    if (trainer->backend->device) json_object_set_new(machine, "device", json_string(trainer->backend->device()));
     if (!settings->quiet) print_start(trainer, machine);
     json_t *attention = attention_to_json(trainer->attention, &settings->attention_config);
     json_t *line = json_pack("{s:s, s:o, s:o, s:o, s:I, s:o}", "type", "configuration", "options",
@@ -268,37 +270,31 @@ static MicroBatch micro_batch(const Trainer *trainer, int B) {
 }
 
 // Gradients of one step's batch, accumulated over micro-batches of at most micro_batch rows.
-static int accumulate_gradients(Trainer *trainer, int rows, double *loss, Error *error) {
+static int accumulate_gradients(Trainer *trainer, int rows, double scale, Error *error) {
     const Settings *settings = &trainer->settings;
-    double scale = 1.0 / ((double)rows * settings->T), sum = 0;
     for (int first = 0; first < rows; first += settings->micro_batch) {
         int B = rows - first < settings->micro_batch ? rows - first : settings->micro_batch;
         if (dataloader_rows_at(trainer->train, first, B, trainer->inputs, trainer->targets, error)) return -1;
         MicroBatch batch = micro_batch(trainer, B);
         batch.first_row = first, batch.is_first = first == 0, batch.scale = scale;
-        sum += trainer->backend->gradients(trainer->model, &batch);
+        trainer->backend->gradients(trainer->model, &batch);
     }
-    *loss = sum * scale;
     return 0;
 }
 
 static int train_step(Trainer *trainer, StepResult *result, Error *error) {
     const Settings *settings = &trainer->settings;
     const Backend *backend = trainer->backend;
-    const char *bad_gradient;
     *result = (StepResult){.rate = schedule_rate(&settings->schedule, trainer->step)};
     result->rows = schedule_batch(settings->batch_start, settings->batch, settings->batch_ramp, trainer->step);
-    if (accumulate_gradients(trainer, result->rows, &result->loss, error)) return -1;
-    result->norm = backend->gradient_norm(trainer->model, &bad_gradient);
+    double scale = 1.0 / ((double)result->rows * settings->T);
+    if (accumulate_gradients(trainer, result->rows, scale, error)) return -1;
+    StepOutcome outcome = backend->update(trainer->model, settings, trainer->step++, result->rate);
+    result->loss = outcome.loss * scale, result->norm = outcome.norm;
     dataloader_advance(trainer->train, result->rows);
     trainer->tokens += (int64_t)result->rows * settings->T;
-    if (!isfinite(result->loss) || !isfinite(result->norm)) { // never reaches the weights
-        result->trouble = backend->find_trouble(trainer->model, bad_gradient);
-        trainer->step++;
-        return 0;
-    }
-    double clip = settings->clip > 0 && result->norm > settings->clip ? settings->clip / result->norm : 1;
-    backend->update(trainer->model, settings, trainer->step++, result->rate, clip);
+    if (!isfinite(result->loss) || !isfinite(result->norm)) // it has not reached the weights
+        result->trouble = backend->find_trouble(trainer->model, outcome.bad);
     return 0;
 }
 

@@ -16,6 +16,12 @@ typedef struct {        // rows that go through the model at once
     double scale;      // the gradients are those of scale * (sum of the losses)
 } MicroBatch;
 
+typedef struct {     // what a step came to
+    double loss;     // the sum over all its micro-batches
+    double norm;     // of the gradients, before clipping
+    const char *bad; // the first tensor whose gradient is not finite, or NULL
+} StepOutcome;
+
 typedef struct {
     // Plans and allocates a model for micro-batches of settings->micro_batch rows of settings->T tokens.
     void *(*create)(const Settings *settings, const Attention *attention);
@@ -26,17 +32,17 @@ typedef struct {
     void (*fetch)(void *model);
     void (*send)(void *model);
 
-    double (*gradients)(void *model, const MicroBatch *batch); // forward and backward; returns the sum of the losses
+    void (*gradients)(void *model, const MicroBatch *batch);  // forward and backward; a device may still be at it after
     double (*evaluate)(void *model, const MicroBatch *batch); // forward, without dropout; returns the sum of the losses
-    // The global norm of the gradients. When it is not finite, *bad is the name of the first bad tensor.
-    double (*gradient_norm)(void *model, const char **bad);
-    // AdamW's step number `step` (from 0), with gradients scaled by gradient_scale.
-    void (*update)(void *model, const Settings *settings, int64_t step, double rate, double gradient_scale);
+    // AdamW's step number `step` (from 0) with gradients clipped to the norm settings->clip (0: not clipped). When loss or
+    // norm is not finite the weights stay as they are. One call, so that a device decides all this without the host.
+    StepOutcome (*update)(void *model, const Settings *settings, int64_t step, double rate);
     // What went bad first in the last forward and backward pass, in words.
     const char *(*find_trouble)(void *model, const char *bad_gradient);
 
     double (*flops_per_token)(const void *model);
     double (*machine_gflops)(void); // the device's own rate on a large matrix product
+    const char *(*device)(void);    // its name; NULL: the processor
     void (*print_memory)(const void *model);
 } Backend;
 
