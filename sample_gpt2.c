@@ -267,7 +267,7 @@ static int load_llmc(Sampler *sampler, Error *error) {
     LlmcModel file;
     if (llmc_model_open(&file, sampler->settings.model, error)) return -1;
     AttentionConfig config = decoding_config(&file.config);
-    gpt2_create(&sampler->model, &file.config, attention_find("softmax"), &config, 0, 0, 0);
+    gpt2_create(&sampler->model, &file.config, attention_find("softmax"), &config, 0, 0, 0, RECOMPUTE_NONE);
     ModelTensors tensors = gpt2_tensors(&sampler->model);
     int result = model_read_llmc(&tensors, &file, error);
     llmc_model_close(&file);
@@ -296,7 +296,7 @@ static int load_checkpoint(Sampler *sampler, Error *error) {
     if (!failed) attention_config = decoding_config(&config);
     failed = failed || (saved && attention_from_json(&attention, &attention_config, saved, error));
     if (!failed) {
-        gpt2_create(&sampler->model, &config, attention, &attention_config, 0, 0, 0);
+        gpt2_create(&sampler->model, &config, attention, &attention_config, 0, 0, 0, RECOMPUTE_NONE);
         ModelTensors tensors = gpt2_tensors(&sampler->model);
         failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
         find_tokenizer(sampler, checkpoint.path);

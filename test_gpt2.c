@@ -97,11 +97,11 @@ static void initialize(GPT2 *model) {
     model_initialize(&tensors, model->seed, 0.02);
 }
 
-static void create_tiny(GPT2 *model, const Attention *attention, float dropout_share) {
+static void create_tiny_recomputing(GPT2 *model, const Attention *attention, float dropout_share, int recompute) {
     Error error;
     AttentionConfig config = {.B = 4, .T = tiny.max_T, .C = tiny.C, .NH = tiny.NH, .max_T = tiny.max_T, .seed = 5};
     die_if(attention_configure(attention, &config, NULL, &error), &error);
-    gpt2_create(model, &tiny, attention, &config, dropout_share, 5, 1);
+    gpt2_create(model, &tiny, attention, &config, dropout_share, 5, 1, recompute);
     initialize(model);
     for (int i = 0; i < model->parameter_count; i++) {
         Parameter *p = &model->parameters[i];
@@ -109,6 +109,10 @@ static void create_tiny(GPT2 *model, const Attention *attention, float dropout_s
         random_fill_normal(p->value, p->count, random_key(6, p->name, 0), is_scale ? 0.1 : 0.3);
         for (size_t j = 0; is_scale && j < p->count; j++) p->value[j] += 1;
     }
+}
+
+static void create_tiny(GPT2 *model, const Attention *attention, float dropout_share) {
+    create_tiny_recomputing(model, attention, dropout_share, RECOMPUTE_NONE);
 }
 
 // All gradients of a model in one block, in the order of its parameters; free() it.
@@ -418,7 +422,7 @@ static void create_fixture_model(GPT2 *model, const Safetensors *file) {
     AttentionConfig sizes = {.B = FIXTURE_B, .T = FIXTURE_T, .C = config.C, .NH = config.NH, .max_T = config.max_T};
     const Attention *softmax = attention_find("softmax");
     die_if(attention_configure(softmax, &sizes, NULL, &error), &error);
-    gpt2_create(model, &config, softmax, &sizes, 0, 1, 1);
+    gpt2_create(model, &config, softmax, &sizes, 0, 1, 1, RECOMPUTE_NONE);
     for (int i = 0; i < model->parameter_count; i++) {
         size_t count;
         float *values = fixture_tensor(file, "initial.", model->parameters[i].name, &count);
@@ -577,6 +581,33 @@ static void gradient_accumulation(void) {
     }
 }
 
+// ---- recomputing
+
+// What backward makes again has the bits that forward made: every level of --recompute gives the same gradients, for less
+// memory.
+static void recomputing_changes_no_bit(void) {
+    for (int i = 0; attention_registry[i]; i++) {
+        real *gradients[RECOMPUTE_LEVELS];
+        size_t count, bytes[RECOMPUTE_LEVELS];
+        int *inputs = random_tokens(3 * TINY_T, tiny.V), *targets = random_tokens(3 * TINY_T, tiny.V);
+        for (int level = 0; level < RECOMPUTE_LEVELS; level++) {
+            GPT2 model;
+            create_tiny_recomputing(&model, attention_registry[i], 0.2f, level);
+            gpt2_forward(&model, inputs, targets, 3, TINY_T, (real)0.05, 0);
+            gpt2_backward(&model, 0);
+            gradients[level] = gradients_of(&model, &count);
+            bytes[level] = arena_bytes(&model.activation_arena);
+            gpt2_free(&model);
+        }
+        for (int level = 1; level < RECOMPUTE_LEVELS; level++) {
+            check_same_bits(attention_registry[i]->name, gradients[level], gradients[0], count);
+            CHECK(bytes[level] < bytes[level - 1]);
+            free(gradients[level]);
+        }
+        free(gradients[0]), free(inputs), free(targets);
+    }
+}
+
 // ---- threads
 
 // Five steps of training with so many threads; the weights in one block.
@@ -724,8 +755,8 @@ static void initial_weights(void) {
     const Attention *softmax = attention_find("softmax");
     Error error;
     die_if(attention_configure(softmax, &sizes, NULL, &error), &error);
-    gpt2_create(&a, &config, softmax, &sizes, 0, 9, 1);
-    gpt2_create(&b, &config, softmax, &sizes, 0, 9, 0);
+    gpt2_create(&a, &config, softmax, &sizes, 0, 9, 1, RECOMPUTE_NONE);
+    gpt2_create(&b, &config, softmax, &sizes, 0, 9, 0, RECOMPUTE_NONE);
     initialize(&a), initialize(&b);
     uint64_t total = 0;
     for (int i = 0; i < a.parameter_count; i++) {
@@ -871,6 +902,7 @@ int main(void) {
 #endif
     RUN(dropout_mask);
     RUN(gradient_accumulation);
+    RUN(recomputing_changes_no_bit);
     RUN(training_with_threads);
     RUN(sums_over_rows_with_threads);
     RUN(causality_of_every_attention);

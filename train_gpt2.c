@@ -14,6 +14,7 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 #include "core/gpt2_parameters.h"
 #include "core/matmul.h"
 #include "core/memory.h"
+#include "core/profile.h"
 #include "core/random.h"
 #include "core/trainer.h"
 #include "core/vector_math.h"
@@ -29,6 +30,7 @@ enum { COLUMN_SLICE = 64, ROW_BLOCK = 16 };
 
 // out (N,C) = wte[token] + wpe[position]
 static void embedding_forward(real *out, const int *tokens, const real *wte, const real *wpe, int N, int T, int C) {
+    profile_work(WORK_EMBEDDING);
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         const real *token_row = wte + (size_t)tokens[n] * C, *position_row = wpe + (size_t)(n % T) * C;
@@ -40,6 +42,7 @@ static void embedding_forward(real *out, const int *tokens, const real *wte, con
 // Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C). Two rows may hold the same token:
 // each thread takes a slice of columns through all rows, so that no two of them write to one place.
 static void embedding_backward(real *dwte, real *dwpe, const real *dout, const int *tokens, int N, int T, int C) {
+    profile_work(WORK_EMBEDDING);
 #pragma omp parallel for schedule(static)
     for (int start = 0; start < C; start += COLUMN_SLICE) {
         int end = start + COLUMN_SLICE < C ? start + COLUMN_SLICE : C;
@@ -57,6 +60,7 @@ static void embedding_backward(real *dwte, real *dwpe, const real *dout, const i
 // out (N,C) = weight * (inp - mean) * rstd + bias, with mean and rstd (N) of each row kept for backward
 static void layernorm_forward(real *out, real *mean, real *rstd, const real *inp, const real *weight, const real *bias,
                               int N, int C) {
+    profile_work(WORK_LAYERNORM);
     const real eps = (real)1e-5;
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
@@ -112,6 +116,7 @@ static void sum_rows(real *dsum, const real *part, size_t stride, int count, int
 static void layernorm_backward(real *dinp, real *dweight, real *dbias, const real *dout, const real *inp,
                                const real *mean, const real *rstd, const real *weight, int N, int C, real beta,
                                real *work) {
+    profile_work(WORK_LAYERNORM);
     int blocks = (N + ROW_BLOCK - 1) / ROW_BLOCK;
 #pragma omp parallel for schedule(static)
     for (int block = 0; block < blocks; block++) {
@@ -134,6 +139,7 @@ static size_t layernorm_work(size_t N, size_t C) {
 // that bias and residual cost no pass of their own.
 static void linear_forward(real *out, const real *residual, const real *inp, const real *weight, const real *bias,
                            int N, int C, int OC) {
+    profile_work(WORK_PRODUCTS);
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         real *row = out + (size_t)n * OC;
@@ -148,6 +154,7 @@ static void linear_forward(real *out, const real *residual, const real *inp, con
 // Overwrites dinp (N,C).
 static void linear_backward(real *dinp, real *dweight, real *dbias, const real *dout, const real *inp,
                             const real *weight, int N, int C, int OC, real beta) {
+    profile_work(WORK_PRODUCTS);
     matmul_nt(dinp, dout, weight, N, C, OC, 0);
     matmul_tn(dweight, inp, dout, C, OC, N, beta);
     sum_rows(dbias, dout, (size_t)OC, N, OC, beta);
@@ -157,6 +164,7 @@ static void linear_backward(real *dinp, real *dweight, real *dbias, const real *
 static const real GELU_SCALE = (real)0.7978845608028654, GELU_CUBIC = (real)0.044715; // sqrt(2/pi)
 
 static void gelu_forward(real *out, const real *inp, size_t count) {
+    profile_work(WORK_GELU);
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++) {
         real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
@@ -166,6 +174,7 @@ static void gelu_forward(real *out, const real *inp, size_t count) {
 
 // In place: dout becomes dinp. d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u.
 static void gelu_backward(real *dout, const real *inp, size_t count) {
+    profile_work(WORK_GELU);
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++) {
         real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
@@ -180,6 +189,7 @@ static void gelu_backward(real *dout, const real *inp, size_t count) {
 // split into micro-batches and ranks matters. Forward and backward are the same function.
 static void dropout(real *x, size_t rows, size_t columns, size_t first_row, float p, uint64_t key) {
     if (p == 0) return;
+    profile_work(WORK_DROPOUT);
     const real scale = 1 / (1 - (real)p);
     const uint32_t threshold = (uint32_t)((double)p * 4294967296.0);
 #pragma omp parallel for schedule(static)
@@ -228,6 +238,7 @@ static double cross_entropy_row(real *logits, int target, real scale, int V, int
 // in the same pass: dhidden is overwritten, dwte (V,C) follows beta. work: head_work(V) numbers.
 static void head_forward_backward(double *losses, real *dhidden, real *dwte, const real *hidden, const real *wte,
                                   const int *targets, real scale, int N, int C, int V, real beta, real *work) {
+    profile_work(WORK_HEAD);
     int stride = logits_stride(V);
     for (int start = 0; start < N; start += HEAD_ROWS) {
         int rows = N - start < HEAD_ROWS ? N - start : HEAD_ROWS;
@@ -266,7 +277,7 @@ typedef struct { // the weights, or their gradients
     real *lnf_weight, *lnf_bias; // (C), (C)
 } Weights;
 
-typedef struct {                     // what a layer keeps from forward to backward; N = B*T rows
+typedef struct {                     // what a layer keeps from forward to backward; N = B*T rows. Pointers only
     real *ln1, *ln1_mean, *ln1_rstd; // (N,C), (N), (N)
     real *qkv;                       // (N,3C)
     real *attention_saved;           // the mechanism's own
@@ -295,6 +306,7 @@ typedef struct {
     const Attention *attention;
     AttentionConfig attention_config; // B and T: the capacity of the activations
     float dropout;
+    int recompute; // Recompute
     uint64_t seed;
 
     Parameter *parameters;
@@ -347,23 +359,46 @@ static void name_weights(Weights *weights, const GPT2 *model, int gradients) {
     weights->lnf_bias = next_tensor(&next, gradients);
 }
 
+// The places of one layer's activations. With --recompute the layers share one place for those that backward makes again.
+static void plan_layer(GPT2 *model, int l) {
+    size_t N = (size_t)model->attention_config.B * (size_t)model->attention_config.T, C = (size_t)model->config.C;
+    LayerActivations *a = &model->acts.layers[l];
+    struct {
+        real **slot;
+        size_t count;
+        Recompute shared_from; // the lowest level that makes it again
+    } places[] = {{&a->ln1, N * C, RECOMPUTE_CHEAP},
+                  {&a->ln1_mean, N, RECOMPUTE_BLOCKS},
+                  {&a->ln1_rstd, N, RECOMPUTE_BLOCKS},
+                  {&a->qkv, N * 3 * C, RECOMPUTE_BLOCKS},
+                  {&a->attention_saved, model->attention->saved_size(&model->attention_config), RECOMPUTE_BLOCKS},
+                  {&a->attention_out, N * C, RECOMPUTE_BLOCKS},
+                  {&a->residual_mid, N * C, RECOMPUTE_BLOCKS},
+                  {&a->ln2, N * C, RECOMPUTE_CHEAP},
+                  {&a->ln2_mean, N, RECOMPUTE_BLOCKS},
+                  {&a->ln2_rstd, N, RECOMPUTE_BLOCKS},
+                  {&a->fc, N * 4 * C, RECOMPUTE_BLOCKS},
+                  {&a->fc_gelu, N * 4 * C, RECOMPUTE_CHEAP},
+                  {&a->residual_out, N * C, RECOMPUTE_LEVELS}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (l == 0 || model->recompute < (int)places[i].shared_from)
+            arena_plan(&model->activation_arena, places[i].slot, places[i].count);
+}
+
+// What plan_layer left without a place of its own is the first layer's.
+static void share_activations(LayerActivations *a, const LayerActivations *first) {
+    real **own = (real **)a, *const *shared = (real *const *)first;
+    for (size_t i = 0; i < sizeof *a / sizeof(real *); i++)
+        if (!own[i]) own[i] = shared[i];
+}
+
 static void plan_activations(GPT2 *model) {
     size_t N = (size_t)model->attention_config.B * (size_t)model->attention_config.T, C = (size_t)model->config.C;
     Arena *arena = &model->activation_arena;
     Activations *acts = &model->acts;
     acts->layers = memory_allocate_zeroed((size_t)model->config.L, sizeof(LayerActivations), "the list of layers");
     arena_plan(arena, &acts->embedded, N * C);
-    for (int l = 0; l < model->config.L; l++) {
-        LayerActivations *a = &acts->layers[l];
-        arena_plan(arena, &a->ln1, N * C), arena_plan(arena, &a->ln1_mean, N), arena_plan(arena, &a->ln1_rstd, N);
-        arena_plan(arena, &a->qkv, N * 3 * C);
-        arena_plan(arena, &a->attention_saved, model->attention->saved_size(&model->attention_config));
-        arena_plan(arena, &a->attention_out, N * C);
-        arena_plan(arena, &a->residual_mid, N * C);
-        arena_plan(arena, &a->ln2, N * C), arena_plan(arena, &a->ln2_mean, N), arena_plan(arena, &a->ln2_rstd, N);
-        arena_plan(arena, &a->fc, N * 4 * C), arena_plan(arena, &a->fc_gelu, N * 4 * C);
-        arena_plan(arena, &a->residual_out, N * C);
-    }
+    for (int l = 0; l < model->config.L; l++) plan_layer(model, l);
     arena_plan(arena, &acts->lnf, N * C), arena_plan(arena, &acts->lnf_mean, N), arena_plan(arena, &acts->lnf_rstd, N);
 }
 
@@ -379,15 +414,17 @@ static void plan_scratch(GPT2 *model) {
 }
 
 // Plans and allocates a model. attention_config.B and .T are the most rows and tokens per row of any forward pass; with
-// `trains` 0 there are only weights and the attention's scratch, for decoding.
+// `trains` 0 there are only weights and the attention's scratch, for decoding. `recompute` is a level of --recompute.
 static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *attention,
-                        const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains) {
+                        const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
+                        int recompute) {
     *model = (GPT2){.config = *config,
                     .attention = attention,
                     .attention_config = *attention_config,
                     .dropout = dropout_share,
                     .seed = seed,
                     .trains = trains,
+                    .recompute = recompute,
                     .weight_arena = {.what = "weights"},
                     .gradient_arena = {.what = "gradients"},
                     .moment_arena = {.what = "AdamW moments"},
@@ -406,6 +443,7 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *
     arena_allocate(&model->weight_arena);
     arena_allocate(&model->constant_arena);
     arena_allocate(&model->activation_arena);
+    for (int l = 1; trains && l < config->L; l++) share_activations(&model->acts.layers[l], &model->acts.layers[0]);
     arena_allocate(&model->scratch_arena);
     if (trains) arena_allocate(&model->gradient_arena), arena_allocate(&model->moment_arena);
     for (int i = 0; trains && i < model->parameter_count; i++) {
@@ -451,6 +489,7 @@ static void layer_forward(GPT2 *model, int l, const real *x, float dropout_share
     int N = model->B * model->T, C = model->config.C;
     layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, w->ln1_weight, w->ln1_bias, N, C);
     linear_forward(a->qkv, NULL, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C);
+    profile_work(WORK_ATTENTION);
     model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->constants[l], model->attention_work,
                               &config);
     if (dropout_share == 0) {
@@ -503,10 +542,27 @@ static double gpt2_evaluate(GPT2 *model, const int *inputs, const int *targets, 
 // Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to the
 // last hidden state in back.dhidden and the head's share of dwte. Returns the sum of the losses.
 static double gpt2_forward(GPT2 *model, const int *inputs, const int *targets, int B, int T, real scale, real beta) {
+    profile_phase(PHASE_FORWARD);
     gpt2_hidden(model, inputs, B, T, 1);
     head_forward_backward(model->losses, model->back.dhidden, model->dweights.wte, model->acts.lnf, model->weights.wte,
                           targets, scale, B * T, model->config.C, model->config.V, beta, model->head_work);
     return sum_losses(model->losses, B * T);
+}
+
+// Makes what --recompute did not keep again, by the same functions, so that the same bits come out. The last layer's
+// still stand: it is the first that backward comes to.
+static void recompute_layer(GPT2 *model, int l, const real *x) {
+    const LayerWeights *w = &model->weights.layers[l];
+    LayerActivations *a = &model->acts.layers[l];
+    int N = model->B * model->T, C = model->config.C;
+    if (model->recompute == RECOMPUTE_NONE || l == model->config.L - 1) return;
+    if (model->recompute == RECOMPUTE_BLOCKS) {
+        layer_forward(model, l, x, model->dropout);
+        return;
+    }
+    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, w->ln1_weight, w->ln1_bias, N, C);
+    layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, w->ln2_weight, w->ln2_bias, N, C);
+    gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C);
 }
 
 // back.dresidual (N,C): the gradient at the layer's output becomes the gradient at its input x.
@@ -517,6 +573,7 @@ static void layer_backward(GPT2 *model, int l, const real *x, real beta) {
     BackwardScratch *s = &model->back;
     AttentionConfig config = attention_config_now(model);
     int N = model->B * model->T, C = model->config.C;
+    recompute_layer(model, l, x);
     linear_backward(s->dwide, dw->fcproj_weight, dw->fcproj_bias, s->dresidual, a->fc_gelu, w->fcproj_weight, N, 4 * C,
                     C, beta);
     gelu_backward(s->dwide, a->fc, (size_t)N * 4 * (size_t)C);
@@ -532,6 +589,7 @@ static void layer_backward(GPT2 *model, int l, const real *x, real beta) {
     }
     linear_backward(s->dhidden, dw->proj_weight, dw->proj_bias, dbranch, a->attention_out, w->proj_weight, N, C, C,
                     beta);
+    profile_work(WORK_ATTENTION);
     model->attention->backward(s->dwide, s->dhidden, a->qkv, a->attention_out, a->attention_saved, model->constants[l],
                                model->attention_work, &config);
     linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, N, C, 3 * C, beta);
@@ -543,6 +601,7 @@ static void layer_backward(GPT2 *model, int l, const real *x, real beta) {
 static void gpt2_backward(GPT2 *model, real beta) {
     Activations *acts = &model->acts;
     int N = model->B * model->T, C = model->config.C, L = model->config.L;
+    profile_phase(PHASE_BACKWARD);
     memset(model->back.dresidual, 0, (size_t)N * (size_t)C * sizeof(real));
     if (beta == 0) memset(model->dweights.wpe, 0, (size_t)model->config.max_T * (size_t)C * sizeof(real));
     layernorm_backward(model->back.dresidual, model->dweights.lnf_weight, model->dweights.lnf_bias, model->back.dhidden,
@@ -585,6 +644,7 @@ static double sum_squares(const real *x, size_t count) {
 
 // The global norm of all gradients. When it is not finite, *bad is the name of the first tensor whose gradient is not.
 static double gpt2_gradient_norm(const GPT2 *model, const char **bad) {
+    profile_work(WORK_OPTIMIZER);
     double total = 0;
     *bad = NULL;
     for (int i = 0; i < model->parameter_count; i++) {
@@ -597,6 +657,7 @@ static double gpt2_gradient_norm(const GPT2 *model, const char **bad) {
 
 // AdamW in one pass over weight, gradient and moments, the clip factor folded in; decay on matrices only.
 static void gpt2_update(GPT2 *model, const Settings *settings, double rate, double gradient_scale) {
+    profile_work(WORK_OPTIMIZER);
     int64_t t = ++model->step;
     const real beta1 = settings->beta1, beta2 = settings->beta2, eps = settings->adam_eps,
                g_scale = (real)gradient_scale;
@@ -636,7 +697,8 @@ static const char *gpt2_find_trouble(const GPT2 *model, const char *bad_gradient
                        {"attention projection", a->residual_mid, count},
                        {"MLP", a->fc, 4 * count},
                        {"output", a->residual_out, count}};
-        for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        size_t first = model->recompute == RECOMPUTE_BLOCKS ? 4 : 0; // the others are not this layer's any more
+        for (size_t i = first; i < sizeof tensors / sizeof *tensors; i++) {
             if (all_finite(tensors[i].values, tensors[i].count)) continue;
             snprintf(text, sizeof text, "layer %d's %s", l, tensors[i].name);
             return text;
@@ -653,7 +715,7 @@ static const char *gpt2_find_trouble(const GPT2 *model, const char *bad_gradient
 static void *backend_create(const Settings *settings, const Attention *attention) {
     GPT2 *model = memory_allocate(1, sizeof *model, "the model");
     gpt2_create(model, &settings->model, attention, &settings->attention_config, settings->dropout,
-                (uint64_t)settings->seed, 1);
+                (uint64_t)settings->seed, 1, settings->recompute);
     return model;
 }
 

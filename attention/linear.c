@@ -171,8 +171,8 @@ static HeadOutput head_output(real *out, real *saved, int task, const LinearMap 
     return output;
 }
 
-void linear_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants, real *work,
-                    const AttentionConfig *config) {
+void linear_attention_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants,
+                              real *work, const AttentionConfig *config) {
     int T = config->T, chunk = linear_chunk_rows(map, T, config);
     Segments segments = linear_segments(map, chunk, config);
     int share = linear_is_worth_threads(map, config->B * T, chunk, config);
@@ -238,8 +238,8 @@ static void step_state(Worker *worker, real *cache, HeadInput input, HeadOutput 
     forward_rows(worker, input, output, 0, n, pos, 1);
 }
 
-void linear_step(const LinearMap *map, real *out, real *cache, int pos, int n, const real *qkv, const real *constants,
-                 real *work, const AttentionConfig *config) {
+void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos, int n, const real *qkv,
+                           const real *constants, real *work, const AttentionConfig *config) {
     int NH = config->NH, HS = config->HS;
     size_t head_cache = linear_cache_size(map, config) / (size_t)NH;
     int share = linear_is_worth_threads(map, n, map->squared_inner ? pos + n : min_int(n, TILE), config);

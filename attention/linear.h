@@ -49,12 +49,12 @@ struct LinearMap {
 size_t linear_saved_size(const LinearMap *map, const AttentionConfig *config);
 size_t linear_work_size(const LinearMap *map, const AttentionConfig *config);
 size_t linear_cache_size(const LinearMap *map, const AttentionConfig *config);
-void linear_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants, real *work,
-                    const AttentionConfig *config);
-void linear_backward(const LinearMap *map, real *dqkv, const real *dout, const real *qkv, const real *out,
-                     const real *saved, const real *constants, real *work, const AttentionConfig *config);
-void linear_step(const LinearMap *map, real *out, real *cache, int pos, int n, const real *qkv, const real *constants,
-                 real *work, const AttentionConfig *config);
+void linear_attention_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants,
+                              real *work, const AttentionConfig *config);
+void linear_attention_backward(const LinearMap *map, real *dqkv, const real *dout, const real *qkv, const real *out,
+                               const real *saved, const real *constants, real *work, const AttentionConfig *config);
+void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos, int n, const real *qkv,
+                           const real *constants, real *work, const AttentionConfig *config);
 double linear_flops(const LinearMap *map, const AttentionConfig *config);
 
 // Rows per chunk for sequences of T rows: config->chunk, or the cheapest; T itself means pair by pair, without a state.
@@ -87,17 +87,17 @@ enum { LINEAR_OUTER_MAX = 65536 }; // outer features, for the mechanisms' checks
     static void forward(real *out, real *saved, const real *qkv, const real *constants, real *work,                    \
                         const AttentionConfig *config) {                                                               \
         LinearMap map = map_of(config);                                                                                \
-        linear_forward(&map, out, saved, qkv, constants, work, config);                                                \
+        linear_attention_forward(&map, out, saved, qkv, constants, work, config);                                      \
     }                                                                                                                  \
     static void backward(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,            \
                          const real *constants, real *work, const AttentionConfig *config) {                           \
         LinearMap map = map_of(config);                                                                                \
-        linear_backward(&map, dqkv, dout, qkv, out, saved, constants, work, config);                                   \
+        linear_attention_backward(&map, dqkv, dout, qkv, out, saved, constants, work, config);                         \
     }                                                                                                                  \
     static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,       \
                      const AttentionConfig *config) {                                                                  \
         LinearMap map = map_of(config);                                                                                \
-        linear_step(&map, out, cache, pos, n, qkv, constants, work, config);                                           \
+        linear_attention_step(&map, out, cache, pos, n, qkv, constants, work, config);                                 \
     }                                                                                                                  \
     static double flops(const AttentionConfig *config) {                                                               \
         LinearMap map = map_of(config);                                                                                \

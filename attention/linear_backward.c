@@ -313,7 +313,7 @@ static real pending_at(const Worker *worker, HeadGradient gradient, int end) {
     return pending;
 }
 
-typedef struct { // the arguments of linear_backward
+typedef struct { // the arguments of linear_attention_backward
     real *dqkv;
     const real *dout, *qkv, *out, *saved, *constants;
 } Pass;
@@ -374,8 +374,8 @@ static void backward_segment(Worker *worker, int task, int segment, Segments seg
     worker->query_sums = own_sums;
 }
 
-void linear_backward(const LinearMap *map, real *dqkv, const real *dout, const real *qkv, const real *out,
-                     const real *saved, const real *constants, real *work, const AttentionConfig *config) {
+void linear_attention_backward(const LinearMap *map, real *dqkv, const real *dout, const real *qkv, const real *out,
+                               const real *saved, const real *constants, real *work, const AttentionConfig *config) {
     Pass pass = {dqkv, dout, qkv, out, saved, constants};
     int chunk = linear_chunk_rows(map, config->T, config);
     Segments segments = linear_segments(map, chunk, config);

@@ -6,39 +6,39 @@
 
 // ---- scratch
 
-static real *arena_take(Arena *arena, size_t count) {
-    real *piece = arena->base ? arena->base + arena->used : NULL;
-    arena->used += (count + 15) / 16 * 16;
+static real *layout_take(Layout *layout, size_t count) {
+    real *piece = layout->base ? layout->base + layout->used : NULL;
+    layout->used += (count + 15) / 16 * 16;
     return piece;
 }
 
-static LinearFeatures arena_features(Arena *arena, const LinearMap *map, int tape) {
-    LinearFeatures features = {.outer = arena_take(arena, (size_t)map->outer * TILE),
-                               .inner = arena_take(arena, (size_t)map->inner * TILE),
-                               .log_scale = arena_take(arena, map->log_scaled ? TILE : 0),
-                               .tape = arena_take(arena, (size_t)tape * TILE)};
+static LinearFeatures layout_features(Layout *layout, const LinearMap *map, int tape) {
+    LinearFeatures features = {.outer = layout_take(layout, (size_t)map->outer * TILE),
+                               .inner = layout_take(layout, (size_t)map->inner * TILE),
+                               .log_scale = layout_take(layout, map->log_scaled ? TILE : 0),
+                               .tape = layout_take(layout, (size_t)tape * TILE)};
     return features;
 }
 
-static KeyTile arena_key_tile(Arena *arena, const LinearMap *map, int HS, int backward) {
-    KeyTile tile = {.features = arena_features(arena, map, backward ? map->tape : 0),
-                    .v = arena_take(arena, (size_t)TILE * HS)};
+static KeyTile layout_key_tile(Layout *layout, const LinearMap *map, int HS, int backward) {
+    KeyTile tile = {.features = layout_features(layout, map, backward ? map->tape : 0),
+                    .v = layout_take(layout, (size_t)TILE * HS)};
     if (!backward) return tile;
-    tile.d = arena_features(arena, map, 0);
-    tile.d_outer_rows = arena_take(arena, (size_t)TILE * map->outer);
-    tile.d_inner_rows = arena_take(arena, (size_t)TILE * map->inner);
-    tile.dv = arena_take(arena, (size_t)TILE * HS);
+    tile.d = layout_features(layout, map, 0);
+    tile.d_outer_rows = layout_take(layout, (size_t)TILE * map->outer);
+    tile.d_inner_rows = layout_take(layout, (size_t)TILE * map->inner);
+    tile.dv = layout_take(layout, (size_t)TILE * HS);
     return tile;
 }
 
 KeyTile linear_key_tile(const Worker *worker, int index) {
-    Arena arena = {worker->keys + (size_t)index * worker->key_tile_size, 0};
-    return arena_key_tile(&arena, worker->map, worker->HS, worker->backward);
+    Layout layout = {worker->keys + (size_t)index * worker->key_tile_size, 0};
+    return layout_key_tile(&layout, worker->map, worker->HS, worker->backward);
 }
 
 size_t linear_key_tile_size(const LinearMap *map, int HS, int backward) {
-    Arena counter = {NULL, 0};
-    arena_key_tile(&counter, map, HS, backward);
+    Layout counter = {NULL, 0};
+    layout_key_tile(&counter, map, HS, backward);
     return counter.used;
 }
 
@@ -46,48 +46,48 @@ enum {
     PHI_ROWS = 96
 }; // features in one block of phi: with its share of the state it stays in the first level of cache
 
-static void lay_out_backward(Worker *worker, Arena *arena, int rows) {
+static void lay_out_backward(Worker *worker, Layout *layout, int rows) {
     const LinearMap *map = worker->map;
     int HS = worker->HS;
-    worker->dq = arena_features(arena, map, 0);
-    worker->q_outer_rows = arena_take(arena, (size_t)TILE * map->outer);
-    worker->q_inner_rows = arena_take(arena, (size_t)TILE * map->inner);
-    worker->gamma = arena_take(arena, (size_t)TILE * HS);
-    worker->gamma_features = arena_take(arena, (size_t)TILE * HS);
-    worker->beta = arena_take(arena, TILE);
-    worker->d_scores = arena_take(arena, TILE * TILE);
-    worker->d_inner_scores = arena_take(arena, TILE * TILE);
-    worker->raw_scores = arena_take(arena, map->squared_inner ? TILE * TILE : 0);
+    worker->dq = layout_features(layout, map, 0);
+    worker->q_outer_rows = layout_take(layout, (size_t)TILE * map->outer);
+    worker->q_inner_rows = layout_take(layout, (size_t)TILE * map->inner);
+    worker->gamma = layout_take(layout, (size_t)TILE * HS);
+    worker->gamma_features = layout_take(layout, (size_t)TILE * HS);
+    worker->beta = layout_take(layout, TILE);
+    worker->d_scores = layout_take(layout, TILE * TILE);
+    worker->d_inner_scores = layout_take(layout, TILE * TILE);
+    worker->raw_scores = layout_take(layout, map->squared_inner ? TILE * TILE : 0);
     if (map->squared_inner) return;
-    real *sums = arena_take(arena, linear_state_size(map, HS));
+    real *sums = layout_take(layout, linear_state_size(map, HS));
     worker->query_sums = linear_state_at(sums, map, HS);
-    worker->states = arena_take(arena, (size_t)chunks_of(rows, worker->chunk) * linear_state_size(map, HS));
+    worker->states = layout_take(layout, (size_t)chunks_of(rows, worker->chunk) * linear_state_size(map, HS));
 }
 
 size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows, int chunk, int backward,
                       const AttentionConfig *config) {
     int HS = config->HS;
-    Arena arena = {base, 0};
+    Layout layout = {base, 0};
     *worker = (Worker){.map = map, .config = config, .HS = HS, .backward = backward, .chunk = chunk};
-    worker->packed = arena_take(&arena, map->packed_size);
-    worker->x = arena_take(&arena, (size_t)HS * TILE);
-    worker->q = arena_features(&arena, map, map->tape);
+    worker->packed = layout_take(&layout, map->packed_size);
+    worker->x = layout_take(&layout, (size_t)HS * TILE);
+    worker->q = layout_features(&layout, map, map->tape);
     size_t phi_size = (size_t)max_int(PHI_ROWS, map->inner) * TILE;
-    worker->phi = arena_take(&arena, phi_size);
-    worker->d_phi = arena_take(&arena, backward ? phi_size : 0);
-    worker->inner_scores = arena_take(&arena, TILE * TILE);
-    worker->scores = arena_take(&arena, TILE * TILE);
-    worker->numerator = arena_take(&arena, (size_t)TILE * HS);
-    worker->denominator = arena_take(&arena, TILE);
-    worker->running_max = arena_take(&arena, TILE);
+    worker->phi = layout_take(&layout, phi_size);
+    worker->d_phi = layout_take(&layout, backward ? phi_size : 0);
+    worker->inner_scores = layout_take(&layout, TILE * TILE);
+    worker->scores = layout_take(&layout, TILE * TILE);
+    worker->numerator = layout_take(&layout, (size_t)TILE * HS);
+    worker->denominator = layout_take(&layout, TILE);
+    worker->running_max = layout_take(&layout, TILE);
     if (!map->squared_inner) {
-        real *state = arena_take(&arena, linear_state_size(map, HS));
+        real *state = layout_take(&layout, linear_state_size(map, HS));
         worker->state = linear_state_at(state, map, HS);
     }
     worker->key_tile_size = linear_key_tile_size(map, HS, backward);
-    worker->keys = arena_take(&arena, (size_t)tiles_of(chunk) * worker->key_tile_size);
-    if (backward) lay_out_backward(worker, &arena, rows);
-    return arena.used;
+    worker->keys = layout_take(&layout, (size_t)tiles_of(chunk) * worker->key_tile_size);
+    if (backward) lay_out_backward(worker, &layout, rows);
+    return layout.used;
 }
 
 // ---- tiles in and out

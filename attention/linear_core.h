@@ -36,7 +36,7 @@ static inline const real *row_at(const real *rows, int row, int stride) {
 typedef struct { // hands out pieces of a block; without a block it only counts
     real *base;
     size_t used;
-} Arena;
+} Layout;
 
 typedef struct { // a tile of keys and values
     LinearFeatures features;

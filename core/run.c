@@ -137,9 +137,11 @@ void run_report_step(Run *run, const StepReport *r) {
     if (!run->metrics) return;
     fprintf(run->metrics,
             "{\"type\": \"step\", \"step\": %lld, \"tokens\": %lld, \"loss\": %.6f, \"norm\": %.6f, \"lr\": %.6e, "
-            "\"ms\": %.3f, \"tokens_per_second\": %.1f, \"gflops\": %.1f, \"seconds\": %.3f}\n",
+            "\"ms\": %.3f, \"tokens_per_second\": %.1f, \"gflops\": %.1f, \"seconds\": %.3f",
             (long long)r->step, (long long)r->tokens, r->loss, r->norm, r->rate, 1e3 * r->seconds,
             (double)r->batch_tokens / r->seconds, r->gflops, r->elapsed);
+    if (r->floored_rows) fprintf(run->metrics, ", \"floored_rows\": %lld", (long long)r->floored_rows);
+    fputs("}\n", run->metrics);
     fflush(run->metrics);
 }
 

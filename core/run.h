@@ -26,6 +26,7 @@ typedef struct {         // one step, for the console and the metrics
     double seconds; // this step
     double elapsed, remaining;
     double gflops, machine_gflops;
+    int64_t floored_rows; // attentions with signed scores: rows of this step whose denominator was too near zero
 } StepReport;
 
 typedef struct {

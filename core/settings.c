@@ -85,6 +85,7 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("batch", "batch", 'b', OPTION_INT, batch, 1, 1 << 20, NULL, "rows (sequences) per step"),
         SETTING("batch", "sequence", 't', OPTION_INT, T, 1, 1 << 24, NULL, "tokens per row; default: the context"),
         SETTING("batch", "micro-batch", 0, OPTION_INT, micro_batch, 1, 1 << 20, NULL, "rows at once; default: as many as make 4096 tokens"),
+        SETTING("batch", "recompute", 0, OPTION_CHOICE, recompute, 0, 0, "none|cheap|blocks", "activations made again in backward: LayerNorm and GELU, or all; saves memory"),
         SETTING("batch", "batch-start", 0, OPTION_INT, batch_start, 0, 1 << 20, NULL, "rows per step at the start of a ramp; 0: no ramp"),
         SETTING("batch", "batch-ramp", 0, OPTION_LONG, batch_ramp, 0, 1e9, NULL, "steps of the ramp"),
         SETTING("optimisation", "steps", 'x', OPTION_LONG, steps, 0, 1e12, NULL, "steps in all; 0: only validate"),
@@ -104,6 +105,7 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("reporting", "save-every", 's', OPTION_LONG, save_every, 0, 1e12, NULL, "steps between checkpoints; 0: only at the end"),
         SETTING("reporting", "keep", 0, OPTION_INT, keep_last, 1, 1 << 20, NULL, "newest checkpoints to keep"),
         SETTING("reporting", "keep-every", 0, OPTION_LONG, keep_every, 0, 1e12, NULL, "keep those of every N-th step too; 0: none"),
+        SETTING("reporting", "profile", 0, OPTION_FLAG, profile, 0, 1, NULL, "at the end, a table of where the time went"),
         SETTING("reporting", "quiet", 'q', OPTION_FLAG, quiet, 0, 1, NULL, "no start-up table, no step lines"),
     };
     options_add(options, items, sizeof items / sizeof *items);
@@ -189,7 +191,7 @@ static int is_attention_option(const Option *option) {
 }
 
 json_t *settings_to_json(const Options *options) {
-    static const char *const of_this_call[] = {"out", "resume", "init", "force", "quiet"};
+    static const char *const of_this_call[] = {"out", "resume", "init", "force", "quiet", "profile"};
     json_t *json = options_to_json(options);
     for (size_t i = 0; i < sizeof of_this_call / sizeof *of_this_call; i++) json_object_del(json, of_this_call[i]);
     for (int i = 0; i < options->count; i++)

@@ -8,6 +8,8 @@
 #include "schedule.h"
 
 typedef enum { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
+// What backward computes again instead of keeping it: nothing; LayerNorm's and GELU's outputs; everything in a block.
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCKS, RECOMPUTE_LEVELS } Recompute;
 
 typedef struct {
     // data
@@ -29,6 +31,7 @@ typedef struct {
     // batch
     int T;                  // tokens per row
     int batch, micro_batch; // rows per step, rows at once
+    int recompute;          // Recompute
     int batch_start;        // rows per step at the start of the ramp; 0: no ramp
     int64_t batch_ramp;     // steps
     // optimisation
@@ -43,7 +46,7 @@ typedef struct {
     int64_t save_every;
     int keep_last;
     int64_t keep_every;
-    int quiet;
+    int quiet, profile;
     int threads;
 } Settings;
 

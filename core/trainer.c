@@ -2,10 +2,12 @@
 #include "file.h"
 #include "matmul.h"
 #include "memory.h"
+#include "profile.h"
 #include "progress.h"
 #include "random.h"
 #include "run.h"
 #include "threads.h"
+#include "../attention/linear.h"
 #include "../dataloader/dataloader.h"
 #include "../dataloader/tokenizer.h"
 
@@ -33,6 +35,7 @@ typedef struct {
     double val_loss, val_seconds; // of the last validation
     double step_seconds;          // smoothed
     double training_seconds;      // in steps, since the start
+    uint64_t floored_before;      // rows with a floored denominator, up to the last step
     int settled;                  // --seconds: the number of steps is final
 } Trainer;
 
@@ -274,6 +277,7 @@ static int accumulate_gradients(Trainer *trainer, int rows, double scale, Error 
     const Settings *settings = &trainer->settings;
     for (int first = 0; first < rows; first += settings->micro_batch) {
         int B = rows - first < settings->micro_batch ? rows - first : settings->micro_batch;
+        profile_work(WORK_DATA);
         if (dataloader_rows_at(trainer->train, first, B, trainer->inputs, trainer->targets, error)) return -1;
         MicroBatch batch = micro_batch(trainer, B);
         batch.first_row = first, batch.is_first = first == 0, batch.scale = scale;
@@ -304,6 +308,7 @@ static int train_step(Trainer *trainer, StepResult *result, Error *error) {
 static int validate(Trainer *trainer, Error *error) {
     const Settings *settings = &trainer->settings;
     double sum = 0, bytes = 0, start_time = clock_seconds();
+    profile_within(WORK_VALIDATION);
     int64_t rows = dataloader_rows(trainer->val), tokens = 0;
     for (int64_t first = 0; first < rows; first += settings->micro_batch) {
         int B = rows - first < settings->micro_batch ? (int)(rows - first) : settings->micro_batch;
@@ -321,6 +326,7 @@ static int validate(Trainer *trainer, Error *error) {
     trainer->val_loss = report.loss;
     trainer->val_seconds = clock_seconds() - start_time;
     run_report_validation(&trainer->run, &report);
+    profile_within(WORK_OTHER);
     return 0;
 }
 
@@ -330,6 +336,7 @@ static double elapsed(const Trainer *trainer) {
 
 static int save(Trainer *trainer, Error *error) {
     const Settings *settings = &trainer->settings;
+    profile_within(WORK_SAVING);
     json_t *state = json_pack("{s:I, s:I, s:f, s:o, s:o}", "step", (json_int_t)trainer->step, "tokens",
                               (json_int_t)trainer->tokens, "seconds", elapsed(trainer), "loader",
                               dataloader_to_json(trainer->train), "options", settings_to_json(&trainer->options));
@@ -342,6 +349,7 @@ static int save(Trainer *trainer, Error *error) {
     char text[1200];
     snprintf(text, sizeof text, "saved %.900s/step_%08lld", settings->out, (long long)trainer->step);
     run_report_event(&trainer->run, trainer->step, "saved", text);
+    profile_within(WORK_OTHER);
     return checkpoint_prune(settings->out, settings->keep_last, settings->keep_every, error);
 }
 
@@ -391,7 +399,9 @@ static void report_step(Trainer *trainer, const StepResult *result, double secon
                          .elapsed = elapsed(trainer),
                          .remaining = (double)(settings->steps - trainer->step) * trainer->step_seconds,
                          .gflops = trainer->backend->flops_per_token(trainer->model) * (double)tokens / seconds / 1e9,
-                         .machine_gflops = trainer->machine_gflops};
+                         .machine_gflops = trainer->machine_gflops,
+                         .floored_rows = (int64_t)(linear_floored_rows() - trainer->floored_before)};
+    trainer->floored_before = linear_floored_rows();
     run_report_step(&trainer->run, &report);
 }
 
@@ -411,6 +421,7 @@ static int train(Trainer *trainer, Error *error) {
     Settings *settings = &trainer->settings;
     int64_t first_step = trainer->step, saved = -1;
     trainer->start = clock_seconds();
+    if (settings->profile) profile_begin();
     if (trainer->step >= settings->steps && trainer->val) return validate(trainer, error); // nothing left but to look
     while (trainer->step < settings->steps && !run_signal()) {
         StepResult result;
@@ -426,7 +437,8 @@ static int train(Trainer *trainer, Error *error) {
             saved = trainer->step;
         }
     }
-    if (saved != trainer->step && trainer->step > first_step) return save(trainer, error);
+    if (saved != trainer->step && trainer->step > first_step && save(trainer, error)) return -1;
+    if (settings->profile) profile_print(stdout, trainer->step - first_step);
     return 0;
 }
 

@@ -66,7 +66,8 @@ static int load_model(GPT2 *model, int **tokens, int *B, int *T, const Files *fi
         failed = saved ? attention_from_json(&attention, &sizes, saved, error)
                        : attention_configure(attention, &sizes, NULL, error);
         if (!failed) {
-            gpt2_create(model, &config, attention, &sizes, 0, 0, 1); // a model for decoding would lack activations
+            gpt2_create(model, &config, attention, &sizes, 0, 0, 1,
+                        RECOMPUTE_NONE); // a model for decoding would lack activations
             ModelTensors tensors = gpt2_tensors(model);
             failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
         }
