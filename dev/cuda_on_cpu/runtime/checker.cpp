@@ -1,0 +1,288 @@
+// Bounds, initialisation and races of single accesses.
+//
+// For every two bytes of device and shared memory there is a state (unallocated, allocated, initialised) and a cell with
+// the last write and the last two reads by different threads. Two accesses of which one writes are ordered when
+//   - they are of one thread, or of different launches;
+//   - they are of one block, with a __syncthreads between;
+//   - they are of one warp, with a __syncwarp between that both threads took part in (vector clocks);
+//   - they are of different blocks, and the earlier block released its writes (a __threadfence, then an atomic) before
+//     the later one acquired them (an atomic).
+// Shuffles and votes order nothing: CUDA promises it only for __syncwarp.
+#include "checker.h"
+#include "scheduler.h"
+
+#include <algorithm>
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <vector>
+
+namespace cuda_on_cpu {
+
+namespace {
+
+constexpr size_t granule = 2; // bytes that share a cell: neighbouring bfloat16 numbers may belong to different threads
+enum State : uint8_t { unallocated, allocated, initialised };
+
+struct Access {
+    uint64_t segment : 32, clock : 21, thread : 10, atomic : 1;
+};
+struct Cell {
+    Access write, read, earlier_read;
+    uint32_t write_place, read_place, earlier_read_place; // offsets in the program
+};
+
+struct Shadow {
+    State *states = nullptr;
+    Cell *cells = nullptr;
+    void reserve(size_t bytes) {
+        states = (State *)map(bytes / granule * sizeof(State));
+        cells = (Cell *)map(bytes / granule * sizeof(Cell));
+    }
+    static void *map(size_t bytes) {
+        void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) fault("runtime", nowhere, "cannot reserve %zu bytes of shadow memory", bytes);
+        return memory;
+    }
+};
+Shadow device_shadow, shared_shadow;
+
+struct Location { // of an address: its shadow and index there; no shadow when it is neither device nor shared memory
+    Shadow *shadow;
+    size_t index;
+};
+Location locate(const void *address) {
+    const char *byte = (const char *)address;
+    if (is_device_memory(address)) {
+        if (!device_shadow.states) device_shadow.reserve(device_arena_bytes);
+        return {&device_shadow, (size_t)(byte - device_arena) / granule};
+    }
+    if (is_shared_memory(address)) {
+        if (!shared_shadow.states) shared_shadow.reserve(shared_arena_bytes);
+        return {&shared_shadow, (size_t)(byte - shared_arena) / granule};
+    }
+    return {nullptr, 0};
+}
+
+size_t granules(const void *address, size_t bytes) {
+    return ((uintptr_t)address % granule + bytes + granule - 1) / granule;
+}
+
+void set_states(const void *address, size_t bytes, State state) {
+    Location where = locate(address);
+    if (where.shadow && bytes) memset(where.shadow->states + where.index, state, granules(address, bytes));
+}
+
+// ---- time: a segment is what lies between two barriers of one block; segments are numbered through the whole run
+uint32_t segment = 1, launch_segment = 1, block_segment = 1;
+
+// Within a segment, the lanes of a warp have vector clocks. They hold for clock_segment; in a newer one they are fresh.
+struct WarpClocks {
+    uint32_t clock_segment;
+    uint32_t own[32], seen[32][32];
+};
+WarpClocks clocks[max_warps];
+
+uint32_t own_clock(int thread) {
+    const WarpClocks &warp = clocks[thread / 32];
+    return warp.clock_segment == segment ? warp.own[thread % 32] : 1;
+}
+
+// ---- blocks of this launch: what each has released to the others
+struct BlockHistory {
+    uint32_t first_segment, released_segment;
+    int releasing_thread;
+    uint3 index;
+};
+std::vector<BlockHistory> blocks;
+bool block_has_fenced, block_has_acquired;
+
+const BlockHistory &block_of(uint32_t of_segment) {
+    auto later = std::upper_bound(blocks.begin(), blocks.end(), of_segment,
+                                  [](uint32_t value, const BlockHistory &history) { return value < history.first_segment; });
+    return *(later - 1);
+}
+bool released_to_others(const Access &access) {
+    const BlockHistory &history = block_of(access.segment);
+    return access.segment < history.released_segment ||
+           (access.segment == history.released_segment && (int)access.thread == history.releasing_thread);
+}
+
+bool ordered_before_now(const Access &earlier, int thread, bool is_shared) {
+    if (earlier.segment < launch_segment) return true;
+    if (earlier.segment < block_segment) return is_shared || (block_has_acquired && released_to_others(earlier));
+    if (earlier.segment < segment || (int)earlier.thread == thread) return true;
+    if ((int)earlier.thread / 32 != thread / 32) return false;
+    const WarpClocks &warp = clocks[thread / 32];
+    return warp.clock_segment == segment && earlier.clock <= warp.seen[thread % 32][earlier.thread % 32];
+}
+
+// ---- reports
+uintptr_t program_start() {
+    static uintptr_t start = [] {
+        Dl_info module;
+        return dladdr((void *)&program_start, &module) ? (uintptr_t)module.dli_fbase : 0;
+    }();
+    return start;
+}
+const char *name_of(AccessKind kind) {
+    return kind == AccessKind::read ? "read" : kind == AccessKind::write ? "write" : "atomic update";
+}
+const char *space_of(const void *address) {
+    return is_shared_memory(address) ? "shared" : "device";
+}
+[[noreturn]] void report(const char *what, const void *address, size_t bytes, AccessKind kind, const void *place) {
+    fault(what, nowhere, "%s of %zu bytes of %s memory (%p) at %s", name_of(kind), bytes, space_of(address), address,
+          source_line((uintptr_t)place).c_str());
+}
+[[noreturn]] void report_race(const void *address, size_t bytes, AccessKind kind, const void *place, const Access &other,
+                              uint32_t other_place, const char *other_name) {
+    uint3 thread = threads[other.thread].index, of_block = block_of(other.segment).index;
+    fault("data race", nowhere, "%s of %zu bytes of %s memory at %s, unordered with the %s by thread (%u,%u,%u) of block (%u,%u,%u) at %s",
+          name_of(kind), bytes, space_of(address), source_line((uintptr_t)place).c_str(), other_name, thread.x, thread.y, thread.z,
+          of_block.x, of_block.y, of_block.z, source_line(program_start() + other_place).c_str());
+}
+
+// ---- one access
+// Lanes of a warp that store to one address with one instruction: CUDA promises that one of them wins.
+bool is_same_store(const Access &write, uint32_t write_place, AccessKind kind, uint32_t place, int thread) {
+    return kind == AccessKind::write && write_place == place && write.segment >= block_segment && (int)write.thread / 32 == thread / 32;
+}
+
+void judge_races(const Cell &cell, const void *address, size_t bytes, AccessKind kind, const void *place, uint32_t offset) {
+    int me = block.current;
+    bool is_shared = is_shared_memory(address), atomic = kind == AccessKind::atomic;
+    bool both_atomic = atomic && cell.write.atomic;
+    if (!both_atomic && !ordered_before_now(cell.write, me, is_shared) && !is_same_store(cell.write, cell.write_place, kind, offset, me))
+        report_race(address, bytes, kind, place, cell.write, cell.write_place, cell.write.atomic ? "atomic update" : "write");
+    if (kind == AccessKind::read) return;
+    if (!ordered_before_now(cell.read, me, is_shared)) report_race(address, bytes, kind, place, cell.read, cell.read_place, "read");
+    if (!ordered_before_now(cell.earlier_read, me, is_shared))
+        report_race(address, bytes, kind, place, cell.earlier_read, cell.earlier_read_place, "read");
+}
+
+void remember(Cell &cell, const Access &now, AccessKind kind, uint32_t offset) {
+    if (kind != AccessKind::read) {
+        cell.write = now;
+        cell.write_place = offset;
+        return;
+    }
+    if (cell.read.thread != now.thread || cell.read.segment < block_segment) {
+        cell.earlier_read = cell.read;
+        cell.earlier_read_place = cell.read_place;
+    }
+    cell.read = now;
+    cell.read_place = offset;
+}
+
+void note_synchronisation(int thread) {
+    block_has_acquired = true;
+    if (!block_has_fenced) return;
+    blocks.back().released_segment = segment;
+    blocks.back().releasing_thread = thread;
+}
+
+} // namespace
+
+void check_access(const void *address, size_t bytes, AccessKind kind, const void *place) {
+    Location where = locate(address);
+    if (!where.shadow) return; // a stack, a constant, the host's own memory
+    if (!in_kernel()) {
+        if (!host_may_touch_device_memory()) report("host access to device memory", address, bytes, kind, place);
+        return;
+    }
+    int me = block.current;
+    uint32_t offset = (uint32_t)((uintptr_t)place - program_start());
+    if (kind == AccessKind::atomic) note_synchronisation(me);
+    Access now = {segment, std::min(own_clock(me), (1u << 21) - 1), (uint64_t)me, kind == AccessKind::atomic};
+    size_t count = granules(address, bytes);
+    for (size_t i = where.index; i < where.index + count; i++) {
+        State &state = where.shadow->states[i];
+        Cell &cell = where.shadow->cells[i];
+        if (state == unallocated) report("out of bounds", address, bytes, kind, place);
+        if (state == allocated && kind != AccessKind::write) report("uninitialised memory", address, bytes, kind, place);
+        if (bytes >= granule) judge_races(cell, address, bytes, kind, place, offset);
+        remember(cell, now, kind, offset);
+        if (kind != AccessKind::read) state = initialised;
+    }
+}
+
+void check_range(const void *address, size_t bytes, AccessKind kind, const void *place) {
+    const char *byte = (const char *)address;
+    if (!locate(address).shadow) return;
+    while (bytes) {
+        size_t step = (uintptr_t)byte % 2 || bytes == 1 ? 1 : (uintptr_t)byte % 4 || bytes < 4 ? 2 : 4;
+        check_access(byte, step, kind, place);
+        byte += step;
+        bytes -= step;
+    }
+}
+
+void check_alignment(const void *address, size_t bytes, AccessKind kind, const void *place) {
+    if ((uintptr_t)address % bytes && in_kernel() && locate(address).shadow) report("misaligned access", address, bytes, kind, place);
+}
+
+void check_atomic(const void *address, size_t bytes) {
+    check_alignment(address, bytes, AccessKind::atomic, __builtin_return_address(0));
+    check_access(address, bytes, AccessKind::atomic, __builtin_return_address(0));
+}
+
+// ---- what the rest of the runtime tells
+void checker_allocated(const void *address, size_t bytes) {
+    set_states(address, bytes, allocated);
+}
+void checker_freed(const void *address, size_t bytes) {
+    set_states(address, bytes, unallocated);
+}
+void checker_written(const void *address, size_t bytes) {
+    set_states(address, bytes, initialised);
+}
+void checker_copied(void *to, const void *from, size_t bytes) {
+    Location target = locate(to), source = locate(from);
+    memmove(target.shadow->states + target.index, source.shadow->states + source.index, granules(to, bytes));
+}
+void checker_read(const void *address, size_t bytes, const char *reader) {
+    Location where = locate(address);
+    if (!where.shadow || !bytes) return;
+    const State *first = where.shadow->states + where.index;
+    const void *hole = memchr(first, allocated, granules(address, bytes));
+    if (hole)
+        fault("uninitialised memory", nowhere, "%s reads device memory that nobody has written, %zu bytes after %p", reader,
+              (size_t)((const State *)hole - first) * granule, address);
+}
+
+void checker_launch() {
+    launch_segment = ++segment;
+    blocks.clear();
+}
+void checker_block() {
+    block_segment = ++segment;
+    blocks.push_back({segment, 0, -1, blockIdx});
+    block_has_fenced = block_has_acquired = false;
+}
+void checker_barrier() {
+    ++segment;
+}
+void checker_warp_sync(int w, unsigned mask) {
+    WarpClocks &warp = clocks[w];
+    if (warp.clock_segment != segment) {
+        memset(warp.seen, 0, sizeof warp.seen);
+        std::fill(warp.own, warp.own + 32, 1u);
+        warp.clock_segment = segment;
+    }
+    uint32_t joined[32] = {0};
+    for (unsigned rest = mask; rest; rest &= rest - 1) {
+        int l = __builtin_ctz(rest);
+        for (int k = 0; k < 32; k++) joined[k] = std::max(joined[k], warp.seen[l][k]);
+        joined[l] = std::max(joined[l], warp.own[l]);
+    }
+    for (unsigned rest = mask; rest; rest &= rest - 1) {
+        int l = __builtin_ctz(rest);
+        memcpy(warp.seen[l], joined, sizeof joined);
+        warp.own[l]++;
+    }
+}
+void memory_fence() {
+    block_has_fenced = true;
+}
+
+} // namespace cuda_on_cpu

@@ -1,0 +1,18 @@
+// Every mode but check: nothing watches single accesses.
+#include "runtime.h"
+
+namespace cuda_on_cpu {
+
+void check_atomic(const void *, size_t) {}
+void memory_fence() {}
+void checker_allocated(const void *, size_t) {}
+void checker_freed(const void *, size_t) {}
+void checker_written(const void *, size_t) {}
+void checker_read(const void *, size_t, const char *) {}
+void checker_copied(void *, const void *, size_t) {}
+void checker_launch() {}
+void checker_block() {}
+void checker_barrier() {}
+void checker_warp_sync(int, unsigned) {}
+
+} // namespace cuda_on_cpu

@@ -1,0 +1,118 @@
+// What the parts of the runtime tell each other. What kernels see is in ../include.
+#ifndef CUDA_ON_CPU_RUNTIME_H
+#define CUDA_ON_CPU_RUNTIME_H
+
+#include "cuda_on_cpu.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace cuda_on_cpu {
+
+// ---- options.cpp: settings from the environment
+enum class Order { forward, reverse, random };
+struct Options {
+    Order order;       // CUDA_ON_CPU_ORDER: in which order blocks, warps and lanes run
+    unsigned seed;     // CUDA_ON_CPU_SEED: of the random order; drawn and printed when not given
+    bool lazy;         // CUDA_ON_CPU_LAZY: streams run as late as synchronisation allows
+    bool protect;      // CUDA_ON_CPU_PROTECT: pages of device memory are closed to the host
+    bool trace;        // CUDA_ON_CPU_TRACE: one line per launch
+    size_t memory;     // CUDA_ON_CPU_MEMORY_MB: the device's size
+    int processors;    // CUDA_ON_CPU_PROCESSORS: the device's streaming multiprocessors
+};
+const Options &options();
+uint32_t random_below(uint32_t limit); // from the seed
+double seconds();
+
+// ---- diagnostics.cpp: every fault ends the program with exit code 99 after one message
+constexpr int fault_exit_code = 99;
+constexpr Place nowhere = {nullptr, 0};
+[[noreturn]] void fault(const char *kind, Place place, const char *format, ...) __attribute__((format(printf, 3, 4)));
+// What is running, for messages: ", kernel K, block (x,y,z), thread (x,y,z)".
+std::string running_thread();
+std::string source_line(uintptr_t return_address); // file:line of the instruction before
+
+// ---- scheduler.cpp: one grid at a time, one block at a time, one fiber per thread
+struct GridInProgress {
+    const char *kernel; // NULL while the host runs
+    Place launched_from;
+};
+extern GridInProgress running;
+inline bool in_kernel() { return running.kernel != nullptr; }
+constexpr int max_threads = 1024, max_warps = max_threads / 32;
+
+// ---- fibers.cpp: stacks and switching between them
+struct Fiber {
+    void *stack_pointer;
+    char *stack;
+    size_t stack_bytes;
+    void *sanitizer_state;
+};
+extern Fiber *current_fiber;
+extern Fiber host_fiber;
+Fiber *fiber_take(void (*entry)()); // a stack that will run `entry` when first switched to
+void fiber_give_back(Fiber *fiber);
+void fiber_switch(Fiber *to, bool current_is_done = false);
+void fiber_started(); // first call on a new stack
+bool is_fiber_stack_guard(const void *address);
+
+// ---- shared_memory.cpp
+constexpr size_t static_shared_limit = 48 << 10, dynamic_shared_limit = 227 << 10;
+void shared_memory_begin_block(size_t dynamic_bytes);
+bool is_shared_memory(const void *address);
+extern char *const shared_arena;
+extern const size_t shared_arena_bytes;
+size_t dynamic_shared_allowed(const void *kernel);
+
+// ---- device_memory.cpp
+enum class MemoryKind { unknown, device, pinned, managed };
+struct Allocation {
+    char *start;
+    size_t bytes;
+    MemoryKind kind;
+};
+extern char *device_arena;
+extern const size_t device_arena_bytes;
+void *device_allocate(size_t bytes); // NULL when the device is full
+const Allocation *find_allocation(const void *address); // the live allocation that holds the address, or NULL
+bool is_device_memory(const void *address); // any address of the device's arena, live or not
+// Ends the program unless [address, address + bytes) lies in one live allocation that the device can reach.
+void require_device_range(const void *address, size_t bytes, const char *what);
+bool is_device_accessible(const void *address);
+// While one lives, the host side of the runtime may touch device memory.
+struct DeviceMemoryAccess {
+    DeviceMemoryAccess();
+    ~DeviceMemoryAccess();
+};
+bool host_may_touch_device_memory();
+void poison(void *address, size_t bytes); // signalling NaNs
+
+// ---- streams.cpp
+void finish_all_work();
+void finish_stream(cudaStream_t stream);
+bool stream_is_known(cudaStream_t stream);
+// Work whose host side is done when the call returns (copies from pageable memory).
+void enqueue_and_finish(cudaStream_t stream, std::function<void()> work);
+bool any_capture_active();
+
+// ---- errors of the API: errors.cpp
+cudaError_t api_result(cudaError_t status, const char *call);   // remembers a failure
+void launch_failed(cudaError_t status, const char *kernel, Place place, const std::string &why);
+void require_errors_seen(const char *next_call); // a launch error nobody asked for is a fault
+
+// ---- checker: check mode only, else empty (no_checker.cpp)
+void checker_allocated(const void *address, size_t bytes);
+void checker_freed(const void *address, size_t bytes);
+void checker_written(const void *address, size_t bytes);                   // by a copy or a library
+void checker_read(const void *address, size_t bytes, const char *reader);  // by a copy or a library
+void checker_copied(void *to, const void *from, size_t bytes);
+void checker_launch();
+void checker_block();
+void checker_barrier();
+void checker_warp_sync(int warp, unsigned mask);
+
+} // namespace cuda_on_cpu
+
+#endif

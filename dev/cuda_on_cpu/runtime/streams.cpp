@@ -1,0 +1,323 @@
+// Streams, events and graphs.
+//
+// Eager (the default): work runs when it is enqueued. Lazy: work becomes a node whose predecessors are what CUDA
+// guarantees (the stream's previous node, events waited for, the legacy default stream's rules) and runs only when the
+// host waits for it; so a missing synchronisation shows as stale data. Capturing: nodes are kept in a graph.
+#include "runtime.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace cuda_on_cpu {
+
+namespace {
+
+struct Node {
+    std::function<void()> work;
+    std::vector<std::shared_ptr<Node>> after;
+    bool done = false;
+};
+typedef std::shared_ptr<Node> NodePointer;
+
+} // namespace
+
+struct Capture { // shared by the streams that take part
+    std::vector<std::function<void()>> work; // in the order of capture, which respects every dependency
+    cudaStream_t origin;
+};
+typedef std::shared_ptr<Capture> CapturePointer;
+
+namespace {
+
+struct Stream {
+    NodePointer last;
+    bool waits_for_default_stream = true;
+    CapturePointer capture;
+};
+
+struct Event {
+    NodePointer node;
+    double when = 0;
+    bool recorded = false, times = true;
+    CapturePointer capture;
+};
+
+std::map<cudaStream_t, Stream> &streams() {
+    static std::map<cudaStream_t, Stream> table{{nullptr, Stream()}};
+    return table;
+}
+std::set<Event *> &events() {
+    static std::set<Event *> table;
+    return table;
+}
+std::vector<NodePointer> pending;
+int active_captures;
+
+cudaStream_t canonical(cudaStream_t stream) {
+    return stream == cudaStreamLegacy || stream == cudaStreamPerThread ? nullptr : stream;
+}
+
+void run(const NodePointer &node) {
+    if (node->done) return;
+    node->done = true;
+    std::vector<NodePointer> before = std::move(node->after);
+    node->after.clear();
+    for (const NodePointer &other : before) run(other);
+    if (node->work) node->work();
+    node->work = nullptr;
+}
+
+void add_predecessor(const NodePointer &node, const NodePointer &earlier) {
+    if (earlier && !earlier->done) node->after.push_back(earlier);
+}
+
+NodePointer append(cudaStream_t stream, std::function<void()> work) {
+    NodePointer node = std::make_shared<Node>();
+    node->work = std::move(work);
+    Stream &own = streams()[stream];
+    add_predecessor(node, own.last);
+    if (!stream) {
+        for (auto &other : streams())
+            if (other.first && other.second.waits_for_default_stream) add_predecessor(node, other.second.last);
+    } else if (own.waits_for_default_stream) {
+        add_predecessor(node, streams()[nullptr].last);
+    }
+    own.last = node;
+    pending.push_back(node);
+    return node;
+}
+
+} // namespace
+
+bool any_capture_active() {
+    return active_captures > 0;
+}
+bool stream_is_known(cudaStream_t stream) {
+    return streams().count(canonical(stream)) != 0;
+}
+
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+    stream = canonical(stream);
+    if (!stream_is_known(stream)) fault("stream", nowhere, "work enqueued to a stream that does not exist");
+    CapturePointer &capture = streams()[stream].capture;
+    if (capture) capture->work.push_back(std::move(work));
+    else if (any_capture_active() && !stream)
+        fault("graph", nowhere, "work enqueued to the default stream while another stream is being captured");
+    else if (options().lazy) append(stream, std::move(work));
+    else work();
+}
+
+void enqueue_and_finish(cudaStream_t stream, std::function<void()> work) {
+    enqueue(stream, std::move(work));
+    finish_stream(stream);
+}
+
+void finish_stream(cudaStream_t stream) {
+    NodePointer last = streams()[canonical(stream)].last;
+    if (last) run(last);
+}
+
+void finish_all_work() {
+    std::vector<NodePointer> nodes = std::move(pending);
+    pending.clear();
+    if (options().order == Order::random)
+        for (size_t i = nodes.size(); i > 1; i--) std::swap(nodes[i - 1], nodes[random_below((uint32_t)i)]);
+    for (const NodePointer &node : nodes) run(node);
+}
+
+} // namespace cuda_on_cpu
+
+using namespace cuda_on_cpu;
+
+static cudaError_t check_stream(cudaStream_t stream, const char *call) {
+    require_errors_seen(call);
+    return api_result(stream_is_known(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle, call);
+}
+static Event *to_event(cudaEvent_t event) {
+    return events().count((Event *)event) ? (Event *)event : nullptr;
+}
+
+extern "C" {
+
+// ---- streams
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    static uintptr_t number = 0x1000; // never an address
+    require_errors_seen("cudaStreamCreate");
+    *stream = (cudaStream_t)(number += 16);
+    streams()[*stream].waits_for_default_stream = !(flags & cudaStreamNonBlocking);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t *stream) {
+    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    cudaError_t status = check_stream(stream, "cudaStreamDestroy");
+    if (status != cudaSuccess || !stream) return api_result(cudaErrorInvalidResourceHandle, "cudaStreamDestroy");
+    finish_stream(stream);
+    streams().erase(stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    cudaError_t status = check_stream(stream, "cudaStreamSynchronize");
+    if (status != cudaSuccess) return status;
+    if (streams()[canonical(stream)].capture) return api_result(cudaErrorStreamCaptureUnsupported, "cudaStreamSynchronize");
+    finish_stream(stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    cudaError_t status = check_stream(stream, "cudaStreamQuery");
+    if (status != cudaSuccess) return status;
+    NodePointer last = streams()[canonical(stream)].last;
+    return last && !last->done ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+    require_errors_seen("cudaDeviceSynchronize");
+    if (any_capture_active()) return api_result(cudaErrorStreamCaptureUnsupported, "cudaDeviceSynchronize");
+    finish_all_work();
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
+    cudaError_t status = check_stream(stream, "cudaLaunchHostFunc");
+    if (status == cudaSuccess) enqueue(stream, [=] { function(data); });
+    return status;
+}
+
+// ---- events
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    require_errors_seen("cudaEventCreate");
+    Event *created = new Event();
+    created->times = !(flags & cudaEventDisableTiming);
+    events().insert(created);
+    *event = (cudaEvent_t)created;
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *event) {
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    require_errors_seen("cudaEventDestroy");
+    Event *known = to_event(event);
+    if (!known) return api_result(cudaErrorInvalidResourceHandle, "cudaEventDestroy");
+    if (known->node) run(known->node);
+    events().erase(known);
+    delete known;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    Event *known = to_event(event);
+    cudaError_t status = check_stream(stream, "cudaEventRecord");
+    if (status != cudaSuccess || !known) return api_result(cudaErrorInvalidResourceHandle, "cudaEventRecord");
+    known->recorded = true;
+    known->capture = streams()[canonical(stream)].capture;
+    known->node = nullptr;
+    if (known->capture) return cudaSuccess;
+    if (options().lazy) known->node = append(canonical(stream), [known] { known->when = seconds(); });
+    else known->when = seconds();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    Event *known = to_event(event);
+    cudaError_t status = check_stream(stream, "cudaStreamWaitEvent");
+    if (status != cudaSuccess || !known) return api_result(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent");
+    if (known->capture) streams()[canonical(stream)].capture = known->capture; // the stream joins the capture
+    else if (known->node && !known->node->done) add_predecessor(append(canonical(stream), nullptr), known->node);
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    require_errors_seen("cudaEventSynchronize");
+    Event *known = to_event(event);
+    if (!known) return api_result(cudaErrorInvalidResourceHandle, "cudaEventSynchronize");
+    if (known->node) run(known->node);
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    Event *known = to_event(event);
+    if (!known) return api_result(cudaErrorInvalidResourceHandle, "cudaEventQuery");
+    return known->node && !known->node->done ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
+    require_errors_seen("cudaEventElapsedTime");
+    Event *first = to_event(start), *last = to_event(end);
+    if (!first || !last || !first->recorded || !last->recorded || !first->times || !last->times)
+        return api_result(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime");
+    if ((first->node && !first->node->done) || (last->node && !last->node->done)) return cudaErrorNotReady;
+    *milliseconds = (float)(1e3 * (last->when - first->when));
+    return cudaSuccess;
+}
+
+// ---- graphs: a captured list of work, run as one
+struct CUgraph_st {
+    CapturePointer capture;
+};
+struct CUgraphExec_st {
+    CapturePointer capture;
+};
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+    cudaError_t status = check_stream(stream, "cudaStreamBeginCapture");
+    if (status != cudaSuccess) return status;
+    Stream &own = streams()[canonical(stream)];
+    if (!canonical(stream)) return api_result(cudaErrorStreamCaptureUnsupported, "cudaStreamBeginCapture");
+    if (own.capture) return api_result(cudaErrorIllegalState, "cudaStreamBeginCapture");
+    own.capture = std::make_shared<Capture>();
+    own.capture->origin = stream;
+    active_captures++;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+    cudaError_t status = check_stream(stream, "cudaStreamEndCapture");
+    if (status != cudaSuccess) return status;
+    CapturePointer capture = streams()[canonical(stream)].capture;
+    if (!capture || capture->origin != stream) return api_result(cudaErrorIllegalState, "cudaStreamEndCapture");
+    for (auto &other : streams())
+        if (other.second.capture == capture) other.second.capture = nullptr;
+    active_captures--;
+    *graph = new CUgraph_st{capture};
+    return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *capturing) {
+    cudaError_t status = check_stream(stream, "cudaStreamIsCapturing");
+    if (status != cudaSuccess) return status;
+    *capturing = streams()[canonical(stream)].capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned long long) {
+    require_errors_seen("cudaGraphInstantiate");
+    if (!executable || !graph) return api_result(cudaErrorInvalidValue, "cudaGraphInstantiate");
+    *executable = new CUgraphExec_st{graph->capture};
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+    cudaError_t status = check_stream(stream, "cudaGraphLaunch");
+    if (status != cudaSuccess || !executable) return api_result(cudaErrorInvalidValue, "cudaGraphLaunch");
+    CapturePointer captured = executable->capture;
+    enqueue(stream, [captured] {
+        for (auto &work : captured->work) work();
+    });
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+    require_errors_seen("cudaGraphExecDestroy");
+    delete executable;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    require_errors_seen("cudaGraphDestroy");
+    delete graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
+    require_errors_seen("cudaGraphGetNodes");
+    if (!graph || !count || nodes) return api_result(cudaErrorInvalidValue, "cudaGraphGetNodes");
+    *count = graph->capture->work.size();
+    return cudaSuccess;
+}
+
+} // extern "C"
