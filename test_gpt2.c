@@ -324,7 +324,7 @@ static void head(void) {
     Layer l = {.N = 2 * HEAD_ROWS + 88, .C = 3, .V = 7, .scale = 0.125};
     size_t count = (size_t)(l.N * l.C), wte_count = (size_t)(l.V * l.C);
     l.inp = random_numbers(count, 1), l.weight = random_numbers(wte_count, 1);
-    l.work = unset_numbers(head_work(l.V)), l.tokens = random_tokens((size_t)l.N, l.V);
+    l.work = unset_numbers(head_work((size_t)l.N, l.V)), l.tokens = random_tokens((size_t)l.N, l.V);
     l.losses = memory_allocate((size_t)l.N, sizeof(double), "losses");
     for (int n = 0; n < l.N; n++)
         if (n % 5 == 2 || n / HEAD_ROWS == 1) l.tokens[n] = -1;

@@ -202,7 +202,8 @@ static void dropout(real *x, size_t rows, size_t columns, size_t first_row, floa
 
 // ---- tied head and cross-entropy, by blocks of rows: the (N,V) logits never exist at once
 
-enum { HEAD_ROWS = 256 };
+// More rows at once mean fewer passes over dwte, which is larger than any cache; fewer mean less memory.
+enum { HEAD_ROWS = 512 };
 
 // Rows of logits are padded to whole cache lines, and once more where their length would map them all onto the same few
 // cache sets.
@@ -235,7 +236,7 @@ static double cross_entropy_row(real *logits, int target, real scale, int V, int
 }
 
 // hidden (N,C), wte (V,C), targets (N) -> losses (N). With dhidden (N,C) also the gradients of scale * sum of losses, made
-// in the same pass: dhidden is overwritten, dwte (V,C) follows beta. work: head_work(V) numbers.
+// in the same pass: dhidden is overwritten, dwte (V,C) follows beta. work: head_work(N, V) numbers.
 static void head_forward_backward(double *losses, real *dhidden, real *dwte, const real *hidden, const real *wte,
                                   const int *targets, real scale, int N, int C, int V, real beta, real *work) {
     profile_work(WORK_HEAD);
@@ -254,8 +255,8 @@ static void head_forward_backward(double *losses, real *dhidden, real *dwte, con
     }
 }
 
-static size_t head_work(int V) {
-    return (size_t)HEAD_ROWS * (size_t)logits_stride(V);
+static size_t head_work(size_t N, int V) {
+    return (N < HEAD_ROWS ? N : HEAD_ROWS) * (size_t)logits_stride(V);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -405,7 +406,7 @@ static void plan_activations(GPT2 *model) {
 static void plan_scratch(GPT2 *model) {
     size_t N = (size_t)model->attention_config.B * (size_t)model->attention_config.T, C = (size_t)model->config.C;
     Arena *arena = &model->scratch_arena;
-    arena_plan(arena, &model->head_work, head_work(model->config.V));
+    arena_plan(arena, &model->head_work, head_work(N, model->config.V));
     arena_plan(arena, &model->layernorm_work, layernorm_work(N, C));
     arena_plan(arena, &model->back.dresidual, N * C);
     arena_plan(arena, &model->back.dhidden, N * C);

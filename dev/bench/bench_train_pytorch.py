@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""A training step here and in PyTorch (eager, fused AdamW), side by side on the same machine.
+"""A training step here and in PyTorch (eager and compiled, fused AdamW), side by side on the same machine.
 
     dev/bench/bench_train_pytorch.sh [--batch 4] [--sequence 64] [--threads 2] [--rounds 5] [--steps 8]
+                                     [--attentions softmax,slay] [--peers eager,compile] [--model small] [--vocab 4096]
 
 Both train the same GPT-2 in float32 on the same random tokens: forward, backward, clipping, AdamW. The two take turns,
 each in a process of its own, so that a machine that is busy for a while is busy for both; the ratio is taken within each
 round. The first steps of a process (--skip) do not count. Peak memory is the process's largest resident set.
 """
 import argparse
+import functools
 import json
 import os
 import signal
@@ -18,12 +20,15 @@ import tempfile
 import time
 
 SIZES = {"tiny": (4, 4, 128), "small": (6, 8, 256), "gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}
-CONTEXT, VOCABULARY = 1024, 50257
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", choices=SIZES, default="gpt2")
+    parser.add_argument("--vocab", type=int, default=50257)
+    parser.add_argument("--attentions", default="softmax", help="ours to run, with commas; the first is compared")
+    parser.add_argument("--recompute", default="none", help="ours: none, cheap or blocks")
+    parser.add_argument("--peers", default="eager", help="PyTorch's ways to run, with commas: eager, compile; or none")
     parser.add_argument("--batch", type=int, default=4, help="rows per step")
     parser.add_argument("--sequence", type=int, default=64, help="tokens per row")
     parser.add_argument("--threads", type=int, default=2)
@@ -31,13 +36,15 @@ def parse_options():
     parser.add_argument("--steps", type=int, default=8, help="steps per round that count")
     parser.add_argument("--skip", type=int, default=2, help="steps per round before those")
     parser.add_argument("--pytorch-child", metavar="SHARD", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.context = max(1024, options.sequence)
+    return options
 
 
 # ---- PyTorch, in a process of its own
 
 
-def make_gpt2(torch, layers, heads, width):
+def make_gpt2(torch, layers, heads, width, context, vocabulary):
     """GPT-2 as one writes it in PyTorch: fused attention, tied head."""
     nn, functional = torch.nn, torch.nn.functional
 
@@ -58,7 +65,7 @@ def make_gpt2(torch, layers, heads, width):
     class GPT2(nn.Module):
         def __init__(self):
             super().__init__()
-            self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(CONTEXT, width)
+            self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
             self.blocks, self.ln_f = nn.ModuleList(Block() for _ in range(layers)), nn.LayerNorm(width)
             for weight in self.parameters():
                 if weight.dim() == 2:
@@ -81,7 +88,8 @@ def pytorch_child(options):
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(1337)
-    model = make_gpt2(torch, *SIZES[options.model])
+    model = make_gpt2(torch, *SIZES[options.model], options.context, options.vocab)
+    run = torch.compile(model) if options.peers == "compile" else model
     groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": 0.1},
               {"params": [p for p in model.parameters() if p.dim() != 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=6e-6, betas=(0.9, 0.95), fused=True)
@@ -92,7 +100,7 @@ def pytorch_child(options):
         begin = step * B * T % (len(tokens) - B * T - 1)
         inputs, targets = tokens[begin : begin + B * T].view(B, T), tokens[begin + 1 : begin + B * T + 1].view(B, T)
         optimizer.zero_grad(set_to_none=True)
-        loss = model(inputs, targets)
+        loss = run(inputs, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -118,12 +126,13 @@ def steps_so_far(run):
         return []
 
 
-def run_slay(options, shard, directory):
+def run_slay(options, shard, directory, attention):
     """(step times, losses, peak memory). Ends by SIGKILL once it has done its steps, so that it saves no checkpoint."""
     run = os.path.join(directory, f"run_{time.monotonic_ns()}")
     layers, heads, width = map(str, SIZES[options.model])
     command = ["./train_gpt2", "--train", shard, "--no-shuffle", "--layers", layers, "--heads", heads, "--width", width,
-               "--context", str(CONTEXT), "--vocab", str(VOCABULARY), "--batch", str(options.batch), "--sequence",
+               "--context", str(options.context), "--vocab", str(options.vocab), "--attention", attention, "--recompute",
+               options.recompute, "--batch", str(options.batch), "--sequence",
                str(options.sequence), "--threads", str(options.threads), "--steps", "1000000", "--save-every", "0",
                "--quiet", "--out", run]
     process = subprocess.Popen(command)
@@ -142,10 +151,10 @@ def run_slay(options, shard, directory):
     return [s["ms"] for s in steps], [s["loss"] for s in steps], memory
 
 
-def run_pytorch(options, shard, directory):
+def run_pytorch(options, shard, directory, way):
     environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads))
-    command = [sys.executable, os.path.abspath(__file__), "--pytorch-child", shard]
-    for name in "model", "batch", "sequence", "threads", "steps", "skip":
+    command = [sys.executable, os.path.abspath(__file__), "--pytorch-child", shard, "--peers", way]
+    for name in "model", "vocab", "batch", "sequence", "threads", "steps", "skip":
         command += [f"--{name}", str(getattr(options, name))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=directory)
     try:
@@ -159,12 +168,12 @@ def run_pytorch(options, shard, directory):
     return [s["ms"] for s in steps], [s["loss"] for s in steps], memory
 
 
-def write_shard(path, count):
+def write_shard(path, count, vocabulary):
     import numpy
 
     header = numpy.zeros(256, dtype="<i4")
     header[:3] = 20240520, 1, count
-    tokens = numpy.random.default_rng(1).integers(0, VOCABULARY, count).astype("<u2")
+    tokens = numpy.random.default_rng(1).integers(0, vocabulary, count).astype("<u2")
     with open(path, "wb") as file:
         file.write(header.tobytes() + tokens.tobytes())
 
@@ -172,18 +181,18 @@ def write_shard(path, count):
 def print_table(options, rounds):
     B, T = options.batch, options.sequence
     print(f"\n{options.model}, B={B}, T={T}, fp32, {options.threads} threads, {options.rounds} rounds of {options.steps} steps")
-    print(f"{'':16}{'ms per step':>14}{'quartiles':>18}{'tokens/s':>10}{'peak memory':>14}{'loss':>9}")
+    print(f"{'':18}{'ms per step':>14}{'quartiles':>18}{'tokens/s':>10}{'peak memory':>14}{'loss':>9}")
     for name in rounds[0]:
         times = sorted(ms for r in rounds for ms in r[name][0])
         median, quarter = statistics.median(times), len(times) // 4
         quartiles = f"{times[quarter]:.0f} .. {times[-1 - quarter]:.0f}"
         memory, loss = max(r[name][2] for r in rounds), rounds[-1][name][1][-1]
-        print(f"{name:16}{median:14.1f}{quartiles:>18}{1e3 * B * T / median:10.0f}{memory:11.0f} MB{loss:9.3f}")
+        print(f"{name:18}{median:14.1f}{quartiles:>18}{1e3 * B * T / median:10.0f}{memory:11.0f} MB{loss:9.3f}")
     ours, *others = rounds[0]
     for name in others:
         ratios = sorted(statistics.median(r[ours][0]) / statistics.median(r[name][0]) for r in rounds)
-        print(f"{ours} / {name}: {statistics.median(ratios):.3f} of its time per step "
-              f"({ratios[0]:.3f} .. {ratios[-1]:.3f} over the rounds)")
+        print(f"{ours} is {1 / statistics.median(ratios):.2f} times as fast as {name} "
+              f"({1 / ratios[-1]:.2f} .. {1 / ratios[0]:.2f} over the rounds)")
 
 
 def main():
@@ -193,11 +202,13 @@ def main():
     if not os.access("./train_gpt2", os.X_OK):
         sys.exit("./train_gpt2 is missing; run make, and this from the project's root")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the code that ends the other process
-    contenders = {"slay.c": run_slay, "PyTorch eager": run_pytorch}
+    contenders = {f"slay.c {name}": functools.partial(run_slay, attention=name) for name in options.attentions.split(",")}
+    ways = [way for way in options.peers.split(",") if way != "none"]
+    contenders |= {f"PyTorch {way}": functools.partial(run_pytorch, way=way) for way in ways}
     rounds = []
     with tempfile.TemporaryDirectory() as directory:
         shard = os.path.join(directory, "tokens.bin")
-        write_shard(shard, 1 << 20)
+        write_shard(shard, 1 << 20, options.vocab)
         for i in range(options.rounds):
             rounds.append({name: contender(options, shard, directory) for name, contender in contenders.items()})
             medians = ", ".join(f"{name} {statistics.median(r[0]):.1f} ms" for name, r in rounds[-1].items())
