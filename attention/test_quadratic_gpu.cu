@@ -1,0 +1,433 @@
+// The quadratic attentions on the GPU against their C twins: forward, backward, decoding, the fixture, causality,
+// extremes, the same bits from run to run. Bounds are relative to the largest number of the tensor.
+#include "attention_gpu.h"
+#include "../core/test.h"
+
+extern "C" {
+#include "quadratic.h"
+#include "../core/memory.h"
+#include "../core/random.h"
+#include "../core/safetensors.h"
+}
+
+#include <float.h>
+#include <vector>
+
+extern const AttentionGPU attention_gpu_softmax, attention_gpu_yat, attention_gpu_yat_spherical;
+
+// In bf16 the results are rounded (2^-9 of each number), and so are the weights and slopes inside. Steep kernels magnify
+// what the rounding of `out` does to <dout, v> - <dout, out>.
+#ifdef PRECISION_BF16
+static const double FORWARD_BOUND = 6e-3, BACKWARD_BOUND = 2e-2, STEP_BOUND = 6e-3, SAVED_BOUND = 1e-5,
+                    STEEP_BOUND = 6e-2;
+#else
+static const double FORWARD_BOUND = 1e-5, BACKWARD_BOUND = 1e-5, STEP_BOUND = 2e-6, SAVED_BOUND = 1e-5,
+                    STEEP_BOUND = 1e-5;
+#endif
+
+typedef std::vector<float> Numbers;
+
+// ---- device memory
+
+template <class Number> struct Device { // freed where its name ends
+    Number *data;
+    size_t count;
+    explicit Device(size_t n) : data(NULL), count(n) { cuda_check(cudaMalloc((void **)&data, n * sizeof(Number))); }
+    Device(const Device &) = delete;
+    ~Device() { cuda_check(cudaFree(data)); }
+
+    void put(const Numbers &from) {
+        std::vector<Number> converted(count);
+        for (size_t i = 0; i < count; i++) converted[i] = from_float<Number>(from[i]);
+        cuda_check(cudaMemcpy(data, converted.data(), count * sizeof(Number), cudaMemcpyHostToDevice));
+    }
+    Numbers get() const {
+        std::vector<Number> found(count);
+        cuda_check(cudaMemcpy(found.data(), data, count * sizeof(Number), cudaMemcpyDeviceToHost));
+        Numbers numbers(count);
+        for (size_t i = 0; i < count; i++) numbers[i] = to_float(found[i]);
+        return numbers;
+    }
+    void fill(int byte) { cuda_check(cudaMemset(data, byte, count * sizeof(Number))); }
+};
+
+// The numbers as floatX has them: both sides get the same.
+static void round_inputs(Numbers &numbers) {
+    for (float &x : numbers) x = to_float(from_float<floatX>(x));
+}
+
+// ---- one case on both sides
+
+typedef struct {
+    const AttentionGPU *gpu;
+    const char *fixture;
+    int normalizer;
+} Variant;
+
+static const Variant variants[] = {
+    {&attention_gpu_softmax, "softmax", 0},
+    {&attention_gpu_yat, "yat", NORMALIZER_KERNEL},
+    {&attention_gpu_yat, "yat_softmax", NORMALIZER_SOFTMAX},
+    {&attention_gpu_yat_spherical, "yat_spherical", 0},
+};
+
+static AttentionConfig config_of(const Variant &variant, int B, int T, int NH, int HS) {
+    AttentionConfig config = {};
+    config.B = B, config.T = config.max_T = T, config.NH = NH, config.HS = HS, config.C = NH * HS;
+    config.eps = 1e-3f, config.delta = 1e-6f, config.normalizer = variant.normalizer;
+    return config;
+}
+
+struct Case {
+    const AttentionGPU *gpu;
+    AttentionConfig config;
+    size_t numbers; // of out; qkv has three times as many
+    Numbers qkv, dout, out, dqkv, saved;
+
+    Case(const Variant &variant, int B, int T, int NH, int HS)
+        : gpu(variant.gpu), config(config_of(variant, B, T, NH, HS)), numbers((size_t)B * T * NH * HS),
+          qkv(3 * numbers), dout(numbers) {
+        for (size_t i = 0; i < 3 * numbers; i++) qkv[i] = (float)random_normal(1, i);
+        for (size_t i = 0; i < numbers; i++) dout[i] = (float)random_normal(2, i);
+        for (int b = 0; b < B; b++) { // the first row sees one key only: a sum of more than rounding errors
+            float *q = &qkv[(size_t)b * T * 3 * config.C];
+            for (int d = 0; d < config.C; d++) q[config.C + d] += q[d];
+        }
+        round_inputs(qkv), round_inputs(dout);
+    }
+
+    void run_cpu() {
+        Numbers work(gpu->cpu->work_size(&config));
+        out.resize(numbers), dqkv.resize(3 * numbers), saved.resize(gpu->cpu->saved_size(&config));
+        gpu->cpu->forward(out.data(), saved.data(), qkv.data(), NULL, work.data(), &config);
+        gpu->cpu->backward(dqkv.data(), dout.data(), qkv.data(), out.data(), saved.data(), NULL, work.data(), &config);
+    }
+
+    void run_gpu(bool backward = true) {
+        Device<floatX> d_qkv(3 * numbers), d_dqkv(3 * numbers), d_out(numbers), d_dout(numbers);
+        Device<float> d_saved(gpu->saved_size(&config)), d_work(gpu->work_size(&config));
+        d_qkv.put(qkv), d_dout.put(dout);
+        gpu->forward(d_out.data, backward ? d_saved.data : NULL, d_qkv.data, NULL, d_work.data, &config, 0);
+        out = d_out.get();
+        if (!backward) return;
+        gpu->backward(d_dqkv.data, d_dout.data, d_qkv.data, d_out.data, d_saved.data, NULL, d_work.data, &config, 0);
+        saved = d_saved.get(), dqkv = d_dqkv.get();
+    }
+
+    // q, k or v of dqkv
+    Numbers gradient(int which) const {
+        Numbers part(numbers);
+        size_t C = config.C;
+        for (size_t i = 0; i < numbers; i++) part[i] = dqkv[i / C * 3 * C + which * C + i % C];
+        return part;
+    }
+};
+
+// The largest difference, relative to the largest number expected.
+static double difference(const Numbers &found, const Numbers &expected) {
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < expected.size(); i++) {
+        double d = fabs((double)found[i] - expected[i]);
+        if (!(d <= worst)) worst = d;
+        largest = fmax(largest, fabs(expected[i]));
+    }
+    return largest > 0 ? worst / largest : worst;
+}
+
+static bool same_bits(const Numbers &a, const Numbers &b, size_t n) {
+    return memcmp(a.data(), b.data(), n * sizeof(float)) == 0;
+}
+
+static bool all_finite(const Numbers &x) {
+    for (float number : x) {
+        if (!isfinite(number)) return false;
+    }
+    return true;
+}
+
+// The gradients of q, k and v, each by itself; where all but rounding errors cancel (T = 1), by the largest of the three.
+static void check_gradients(const Case &found, const Case &expected, double bound) {
+    if (expected.config.T > 1) {
+        for (int i = 0; i < 3; i++) CHECK_CLOSE(difference(found.gradient(i), expected.gradient(i)), 0, bound);
+    }
+    CHECK_CLOSE(difference(found.dqkv, expected.dqkv), 0, bound);
+}
+
+// ---- the checks
+
+static void compare_with_cpu(const Variant &variant, int B, int T, int NH, int HS) {
+    Case found(variant, B, T, NH, HS), expected(variant, B, T, NH, HS);
+    found.run_gpu(), expected.run_cpu();
+    CHECK_CLOSE(difference(found.out, expected.out), 0, FORWARD_BOUND);
+    check_gradients(found, expected, BACKWARD_BOUND);
+    for (size_t i = 0; i < expected.saved.size(); i++) {
+        CHECK_CLOSE(found.saved[i], expected.saved[i], SAVED_BOUND * (1 + fabs(expected.saved[i])));
+    }
+}
+
+static void the_same_as_the_c_twins_at_odd_sizes(void) {
+    static const int head_sizes[] = {32, 64, 128};
+    for (const Variant &variant : variants) {
+        for (int HS : head_sizes) {
+            compare_with_cpu(variant, 2, 1, 3, HS);
+            compare_with_cpu(variant, 1, 63, 5, HS);
+            compare_with_cpu(variant, 3, 65, 1, HS);
+            compare_with_cpu(variant, 1, 200, 3, HS);
+        }
+    }
+}
+
+static void head_sizes_between_the_widths(void) {
+    static const int head_sizes[] = {3, 5, 20, 48, 80, 100};
+    for (const Variant &variant : variants) {
+        for (int HS : head_sizes) compare_with_cpu(variant, 1, 70, 2, HS);
+    }
+}
+
+// (B,H,T,d) of the fixture to columns column.. of (B,T,stride), B = 1
+static void read_heads(Numbers &to, const Safetensors *file, const char *variant, const char *tensor, size_t stride,
+                       size_t column) {
+    uint64_t shape[4] = {1, 2, 53, 8};
+    float heads[2 * 53 * 8];
+    char name[64];
+    Error error = {""};
+    snprintf(name, sizeof name, "%s%s%s", variant, *variant ? "/" : "", tensor);
+    CHECK(safetensors_read(heads, file, name, 4, shape, &error) == 0);
+    for (size_t i = 0; i < 2 * 53 * 8; i++) to[i / 8 % 53 * stride + column + i / (53 * 8) * 8 + i % 8] = heads[i];
+}
+
+// The fixture comes from float64. What bf16 makes of its inputs moves the results of steep kernels.
+static void fixture_data(void) {
+    const double forward = sizeof(floatX) == 4 ? 1e-5 : 0.02, backward = sizeof(floatX) == 4 ? 1e-5 : 0.1;
+    Safetensors file;
+    Error error;
+    int status = safetensors_open(&file, "dev/fixtures/quadratic.safetensors", &error);
+    CHECK(status == 0); // run from the project's root
+    if (status) return;
+    for (const Variant &variant : variants) {
+        Case found(variant, 1, 53, 2, 8), expected(variant, 1, 53, 2, 8);
+        expected.out.resize(expected.numbers), expected.dqkv.resize(3 * expected.numbers);
+        read_heads(found.qkv, &file, "", "q", 48, 0), read_heads(found.qkv, &file, "", "k", 48, 16);
+        read_heads(found.qkv, &file, "", "v", 48, 32), read_heads(found.dout, &file, "", "dout", 16, 0);
+        read_heads(expected.out, &file, variant.fixture, "o", 16, 0);
+        read_heads(expected.dqkv, &file, variant.fixture, "dq", 48, 0);
+        read_heads(expected.dqkv, &file, variant.fixture, "dk", 48, 16);
+        read_heads(expected.dqkv, &file, variant.fixture, "dv", 48, 32);
+        found.run_gpu();
+        CHECK_CLOSE(difference(found.out, expected.out), 0, forward);
+        check_gradients(found, expected, backward);
+    }
+    safetensors_close(&file);
+}
+
+// Runs the case's rows through `step`, in the pieces given and then one by one, up to position `end`.
+static Numbers run_steps(const Case &c, const std::vector<int> &pieces, int end) {
+    size_t C = c.config.C, piece = 0;
+    Device<floatX> qkv(3 * c.numbers), out(c.numbers);
+    Device<float> cache(c.gpu->cache_size(&c.config)), work(c.gpu->work_size(&c.config));
+    qkv.put(c.qkv), out.fill(0);
+    cache.fill(0xff); // NaN: what another sequence may leave behind
+    for (int pos = 0, n; pos < end; pos += n) {
+        n = piece < pieces.size() ? pieces[piece++] : 1;
+        c.gpu->step(out.data + pos * C, cache.data, pos, n, qkv.data + pos * 3 * C, NULL, work.data, &c.config, 0);
+    }
+    Numbers rows = out.get();
+    rows.resize(end * C);
+    return rows;
+}
+
+static void steps_equal_forward(void) {
+    static const std::vector<int> all_pieces[] = {{}, {1}, {63}, {64}, {65}, {50, 37, 43}};
+    for (const Variant &variant : variants) {
+        Case whole(variant, 1, 140, 3, 20);
+        whole.run_gpu(false);
+        for (const std::vector<int> &pieces : all_pieces) {
+            int end = pieces.empty() || pieces[0] == 63 ? 140 : pieces.size() > 1 ? 135 : 75;
+            Numbers rows = run_steps(whole, pieces, end);
+            whole.out.resize(whole.numbers);
+            Numbers expected(whole.out.begin(), whole.out.begin() + rows.size());
+            CHECK_CLOSE(difference(rows, expected), 0, STEP_BOUND);
+        }
+    }
+}
+
+// So many keys that each split of a decoding step has several rounds.
+static void decoding_far_into_a_sequence(void) {
+    enum { T = 4300 };
+    const Variant &variant = variants[1];
+    Case c(variant, 1, T, 1, 32);
+    Numbers work(c.gpu->cpu->work_size(&c.config)), cache(c.gpu->cpu->cache_size(&c.config)), expected(c.numbers);
+    c.gpu->cpu->step(expected.data(), cache.data(), 0, T, c.qkv.data(), NULL, work.data(), &c.config);
+    Numbers rows = run_steps(c, {T - 2}, T);
+    CHECK_CLOSE(difference(Numbers(rows.end() - 64, rows.end()), Numbers(expected.end() - 64, expected.end())), 0,
+                FORWARD_BOUND);
+    CHECK_CLOSE(difference(rows, expected), 0, FORWARD_BOUND);
+}
+
+// Changing token t, even to numbers of another magnitude, changes no bit before it; nor does a longer sequence.
+static void causality_is_exact(void) {
+    static const int changed[] = {1, 50, 64, 129};
+    for (const Variant &variant : variants) {
+        Case c(variant, 1, 130, 2, 16), longer(variant, 1, 199, 2, 16);
+        c.run_gpu(false), longer.run_gpu(false);
+        CHECK(same_bits(c.out, longer.out, c.numbers));
+        Numbers before = c.out, inputs = c.qkv;
+        size_t C = c.config.C;
+        for (int t : changed) {
+            for (size_t d = 0; d < 3 * C; d++) c.qkv[t * 3 * C + d] *= 1e6f;
+            c.run_gpu(false);
+            CHECK(same_bits(c.out, before, t * C));
+            CHECK(memcmp(&c.out[t * C], &before[t * C], C * sizeof(float)) != 0);
+            c.qkv = inputs;
+        }
+    }
+}
+
+// Also with other numbers in the scratch memory.
+static void same_bits_from_run_to_run(void) {
+    for (const Variant &variant : variants) {
+        Case first(variant, 2, 130, 3, 48), second(variant, 2, 130, 3, 48);
+        Case(variants[3], 2, 130, 3, 48).run_gpu();
+        first.run_gpu(), second.run_gpu();
+        CHECK(same_bits(first.out, second.out, first.numbers));
+        CHECK(same_bits(first.saved, second.saved, first.saved.size()));
+        CHECK(same_bits(first.dqkv, second.dqkv, 3 * first.numbers));
+    }
+}
+
+// Where every third row of q or k is special; the outputs stay averages of v, so none is beyond the largest v.
+static void check_extreme(const Variant &variant, int T, double q_scale, double k_scale, bool equal) {
+    Case c(variant, 1, T, 2, 16);
+    size_t C = c.config.C;
+    double largest = 0;
+    for (int t = 0; t < T; t += 3) {
+        float *q = &c.qkv[t * 3 * C], *k = q + C;
+        for (size_t d = 0; d < C; d++) q[d] *= (float)q_scale, k[d] = equal ? q[d] : k[d] * (float)k_scale;
+    }
+    round_inputs(c.qkv);
+    for (size_t i = 0; i < 3 * c.numbers; i++) largest = fmax(largest, i % (3 * C) >= 2 * C ? fabs(c.qkv[i]) : 0);
+    c.run_gpu();
+    CHECK(all_finite(c.dqkv));
+    for (size_t i = 0; i < c.numbers; i++) CHECK(fabs(c.out[i]) <= largest * (1 + FORWARD_BOUND));
+}
+
+static void extremes(void) {
+    for (const Variant &variant : variants) {
+        for (int T = 1; T <= 101; T += 100) {
+            check_extreme(variant, T, 1, 0, false);
+            check_extreme(variant, T, 0, 1, false);
+            check_extreme(variant, T, 0, 0, false);
+            check_extreme(variant, T, 1, 1, true);
+            check_extreme(variant, T, 100, 1, true);
+            check_extreme(variant, T, 1e15, 1e15, false);
+            check_extreme(variant, T, 1e15, 1e15, true);
+            check_extreme(variant, T, 1e-20, 1e20, false);
+            check_extreme(variant, T, 1e-30, 1e-30, true);
+        }
+    }
+}
+
+// Queries near keys, in every tile: |q|^2 + |k|^2 - 2<q,k> is nothing but rounding errors there.
+static void near_pairs_keep_their_digits(void) {
+    for (int v = 1; v < 4; v++) {
+        Case found(variants[v], 1, 150, 1, 48);
+        for (int t = 0; t < 150; t += 7) {
+            float *k = &found.qkv[t * 144 + 48], *q = &found.qkv[t / 2 * 2 * 144];
+            for (int d = 0; d < 48; d++) k[d] = q[d] + 3e-2f * k[d];
+        }
+        round_inputs(found.qkv);
+        Case expected = found;
+        found.run_gpu(), expected.run_cpu();
+        CHECK_CLOSE(difference(found.out, expected.out), 0, FORWARD_BOUND);
+        check_gradients(found, expected, STEEP_BOUND);
+        CHECK_CLOSE(difference(run_steps(found, {140}, 150), expected.out), 0, FORWARD_BOUND);
+    }
+}
+
+// A row too short to be brought to unit length takes part as it is, and gets no gradient.
+static void no_gradient_below_the_least_norm(void) {
+    Case found(variants[3], 1, 9, 1, 16);
+    for (int d = 0; d < 16; d++) found.qkv[5 * 48 + d] *= 1e-14f, found.qkv[3 * 48 + 16 + d] *= 1e-14f;
+    round_inputs(found.qkv);
+    Case expected = found;
+    found.run_gpu(), expected.run_cpu();
+    for (int d = 0; d < 16; d++) CHECK(found.dqkv[5 * 48 + d] == 0 && found.dqkv[3 * 48 + 16 + d] == 0);
+    CHECK(found.dqkv[5 * 48 + 16] != 0);
+    CHECK_CLOSE(difference(found.out, expected.out), 0, FORWARD_BOUND);
+    check_gradients(found, expected, STEEP_BOUND);
+}
+
+// A number of any magnitude that a float can have, either sign, sometimes 0; none that bf16 would make infinite.
+static float any_finite(uint64_t key, uint64_t i) {
+    double exponent = -45 + 83.5 * random_uniform(key, 3 * i), sign = random_uniform(key, 3 * i + 1) < 0.5 ? -1 : 1;
+    double x = random_uniform(key, 3 * i + 2) < 0.1 ? 0 : sign * pow(10, exponent);
+    return (float)fmax(-3.3e38, fmin(3.3e38, x));
+}
+
+static void no_nan_from_finite_input(void) {
+    for (const Variant &variant : variants) {
+        for (uint64_t round = 0; round < 8; round++) {
+            Case c(variant, 1, 70, 1, 16);
+            for (size_t i = 0; i < 3 * c.numbers; i++) c.qkv[i] = any_finite(100 + round, i);
+            for (size_t i = 0; i < c.numbers; i++) c.dout[i] = round % 2 ? any_finite(200 + round, i) : c.dout[i];
+            c.run_gpu();
+            CHECK(all_finite(c.out));
+            CHECK(all_finite(c.dqkv));
+            CHECK(all_finite(run_steps(c, {68}, 70)));
+        }
+    }
+}
+
+// NaN and infinity are not papered over: they reach the rows that see them (and may reach a few before, since 0 times NaN
+// is NaN).
+static void bad_input_is_seen(void) {
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (const Variant &variant : variants) {
+        for (int i = 0; i < 9; i++) {
+            Case c(variant, 1, 40, 1, 16);
+            c.qkv[20 * 48 + i / 3 * 16 + 3] = bad[i % 3];
+            c.run_gpu(false);
+            CHECK(all_finite(Numbers(c.out.begin(), c.out.begin() + 8 * 16)));
+            CHECK(!all_finite(Numbers(c.out.begin() + 20 * 16, c.out.begin() + 21 * 16)));
+            Numbers stepped = run_steps(c, {20}, 21);
+            CHECK(!all_finite(Numbers(stepped.end() - 16, stepped.end())));
+        }
+    }
+}
+
+static void memory_is_linear_in_T(void) {
+    for (const Variant &variant : variants) {
+        AttentionConfig small = config_of(variant, 1, 16384, 12, 64), large = config_of(variant, 1, 4 * 16384, 12, 64);
+        CHECK(variant.gpu->work_size(&large) <= 4 * variant.gpu->work_size(&small));
+        CHECK(variant.gpu->saved_size(&large) == 4 * variant.gpu->saved_size(&small));
+        CHECK(variant.gpu->cache_size(&large) == 4 * variant.gpu->cache_size(&small));
+    }
+}
+
+static void heads_too_large_are_refused(void) {
+    char why[256] = "";
+    for (const Variant &variant : variants) {
+        AttentionConfig fits = config_of(variant, 1, 64, 2, 128), too_large = config_of(variant, 1, 64, 2, 129);
+        CHECK(variant.gpu->check(&fits, why, sizeof why) == 0);
+        CHECK(variant.gpu->check(&too_large, why, sizeof why) == -1);
+        CHECK_CONTAINS(why, "129 channels");
+    }
+}
+
+int main(void) {
+    RUN(the_same_as_the_c_twins_at_odd_sizes);
+    RUN(head_sizes_between_the_widths);
+    RUN(fixture_data);
+    RUN(steps_equal_forward);
+    RUN(decoding_far_into_a_sequence);
+    RUN(causality_is_exact);
+    RUN(same_bits_from_run_to_run);
+    RUN(extremes);
+    RUN(near_pairs_keep_their_digits);
+    RUN(no_gradient_below_the_least_norm);
+    RUN(no_nan_from_finite_input);
+    RUN(bad_input_is_seen);
+    RUN(memory_is_linear_in_T);
+    RUN(heads_too_large_are_refused);
+    return test_summary();
+}
