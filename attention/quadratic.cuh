@@ -242,8 +242,9 @@ __device__ float fold_row(Tiles &s, int row, int odd, int visible, float &level,
     return factor;
 }
 
-// One tile of queries of one head against all the keys that they see.
-template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<WIDTH>::THREADS) attend(Attend a) {
+// One tile of queries of one head against all the keys that they see. (The 1 of the launch bounds: shared memory limits the
+// blocks of a multiprocessor anyway; without it the compiler would rather spill registers than have few blocks.)
+template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<WIDTH>::THREADS, 1) attend(Attend a) {
     typedef AttendTiles<WIDTH> Tiles;
     extern __shared__ SharedBytes shared[];
     Tiles &s = *reinterpret_cast<Tiles *>(shared);
@@ -332,14 +333,18 @@ __device__ void load_side(floatX *rows, floatX *partners, RowNumbers *numbers, i
     load_tile<ROWS, WIDTH>(rows, KEYS ? q + a.C : q, 3 * (size_t)a.C, present, a.HS);
     load_tile<ROWS, WIDTH>(partners, KEYS ? q + 2 * a.C : a.dout + row * a.C + column, (KEYS ? 3 : 1) * (size_t)a.C,
                            present, a.HS);
-    for (int i = threadIdx.x; i < present; i += blockDim.x) {
-        numbers[i] =
-            row_measures<Score>(KEYS ? a.key_measures : a.query_measures, head, first + i, KEYS ? 1.0f : a.scale);
-        if (!KEYS) {
-            const float *levels = a.saved + (size_t)head * 2 * a.T + first + i;
-            numbers[i].level = levels[0], numbers[i].inverse = levels[a.T];
-            numbers[i].output_dot = a.output_dots[(size_t)head * a.T + first + i];
+    for (int i = threadIdx.x; i < ROWS; i += blockDim.x) {
+        RowNumbers row_numbers = {};
+        if (i < present) {
+            const RowMeasures &measures = KEYS ? a.key_measures : a.query_measures;
+            row_numbers = row_measures<Score>(measures, head, first + i, KEYS ? 1.0f : a.scale);
         }
+        if (!KEYS && i < present) {
+            const float *levels = a.saved + (size_t)head * 2 * a.T + first + i;
+            row_numbers.level = levels[0], row_numbers.inverse = levels[a.T];
+            row_numbers.output_dot = a.output_dots[(size_t)head * a.T + first + i];
+        }
+        numbers[i] = row_numbers;
     }
 }
 
@@ -435,7 +440,7 @@ __device__ void write_gradient(floatX *to, Tiles &s, int warp_row, float pulls, 
 // The gradients of one tile of queries from all keys that they see, or of one tile of keys and their values from all
 // queries that see them.
 template <class Score, int WIDTH, bool OWNS_KEYS>
-__global__ void __launch_bounds__(DifferentiateTiles<WIDTH>::THREADS) differentiate(Differentiate a) {
+__global__ void __launch_bounds__(DifferentiateTiles<WIDTH>::THREADS, 1) differentiate(Differentiate a) {
     typedef DifferentiateTiles<WIDTH> Tiles;
     extern __shared__ SharedBytes shared[];
     Tiles &s = *reinterpret_cast<Tiles *>(shared);
