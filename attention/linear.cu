@@ -1,0 +1,681 @@
+#include "linear_gpu.h"
+#include "linear_kernels.h"
+
+#include <string.h>
+
+static int min_int(int a, int b) {
+    return a < b ? a : b;
+}
+
+static int max_int(int a, int b) {
+    return a > b ? a : b;
+}
+
+static int parts_of(int rows, int part) {
+    return (rows + part - 1) / part;
+}
+
+// ---- products
+
+void linear_gpu_multiply(float *out, int stride, size_t step, LinearOperand left, LinearOperand right,
+                         LinearProduct size, float factor, int accumulate, int tensor_cores, cudaStream_t stream) {
+    const int most = 32768; // matrices that one call takes
+    float kept = accumulate ? 1 : 0;
+    cublasComputeType_t compute = tensor_cores ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    for (int from = 0; from < size.batch; from += most) // cuBLAS counts columns first: it is given the transpose
+        cublas_check(cublasGemmStridedBatchedEx(
+            cublas_on(stream), right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+            left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, size.columns, size.rows, size.depth, &factor,
+            right.at + from * right.step, CUDA_R_32F, right.stride, (long long)right.step, left.at + from * left.step,
+            CUDA_R_32F, left.stride, (long long)left.step, &kept, out + from * step, CUDA_R_32F, stride,
+            (long long)step, min_int(most, size.batch - from), compute, CUBLAS_GEMM_DEFAULT));
+}
+
+void linear_gpu_project(float *out, int stride, const float *x, int x_stride, LinearOperand matrix, int width,
+                        int depth, LinearRowsGPU rows, float factor, int accumulate, cudaStream_t stream) {
+    size_t head_rows = (size_t)rows.sequences * rows.length;
+    LinearOperand left = {x, x_stride, head_rows * x_stride, 0};
+    LinearProduct size = {(int)head_rows, width, depth, rows.heads};
+    linear_gpu_multiply(out, stride, head_rows * stride, left, matrix, size, factor, accumulate, 0, stream);
+}
+
+// ---- how a pass is cut up
+
+size_t linear_gpu_segment_numbers = LINEAR_SEGMENT_NUMBERS;
+
+typedef struct { // what a segment works with; see lay_out
+    float *packed;
+    LinearFeaturesGPU q, k, dq, dk;
+    float *values, *d_values;    // (rows, columns)
+    float *numerator, *gamma;    // (rows, columns)
+    float *phi_q, *phi_k;        // (rows, F)
+    float *scores, *inner, *d;   // (rows, chunk)
+    float *states, *query_sums;  // (heads * sequences * chunks, F, columns)
+    float *carry, *query_carry;  // (heads * sequences, F, columns) over all segments before; over all behind
+    float *boundaries;           // (segments, heads * sequences, F, columns) the states before each segment
+    float *running_max, *shares; // (B * NH, T) log_scaled maps
+} Buffers;
+
+typedef struct {
+    const LinearMapGPU *map;
+    const AttentionConfig *config;
+    const float *constants;
+    cudaStream_t stream;
+    int is_backward;
+    int keeps_states; // there is history: more than one chunk, or decoding
+    int segments;     // of a sequence
+    Segment segment;  // the largest one, later the one at hand
+    Scales scales;
+    Buffers at;
+} Pass;
+
+// Width of phi.
+static size_t feature_count(const LinearMapGPU *map) {
+    return (size_t)map->outer * max_int(map->inner, 1);
+}
+
+static int value_columns(int HS) {
+    return (HS + 1 + 7) / 8 * 8;
+}
+
+static size_t state_size(const LinearMapGPU *map, int HS) {
+    return feature_count(map) * value_columns(HS);
+}
+
+// Numbers that go to and from memory per row, roughly: scores, and the states and phi where there are several chunks.
+static double row_traffic(const LinearMapGPU *map, int HS, int T, int chunk) {
+    double F = (double)feature_count(map), pairs = 6.0 * chunk;
+    return chunk >= T ? pairs : pairs + 4 * F * (1 + (double)value_columns(HS) / chunk);
+}
+
+// Rows per chunk: config->chunk, or what moves the fewest bytes. Squared maps have no states, only pairs.
+static int chunk_rows(const LinearMapGPU *map, const AttentionConfig *config) {
+    int T = config->T, whole = (T + 7) / 8 * 8, chunk = map->squared_inner ? 128 : 64;
+    if (config->chunk) return min_int(config->chunk, T);
+    if (map->squared_inner) return min_int(chunk, whole);
+    while (chunk < 1024 && row_traffic(map, config->HS, T, 2 * chunk) < row_traffic(map, config->HS, T, chunk))
+        chunk *= 2;
+    return row_traffic(map, config->HS, T, T) <= row_traffic(map, config->HS, T, chunk) ? whole : chunk;
+}
+
+typedef struct { // hands out pieces of a block; without a block it only counts
+    float *base;
+    size_t used;
+} Arena;
+
+static float *take(Arena *arena, size_t count) {
+    float *piece = arena->base ? arena->base + arena->used : NULL;
+    arena->used += (count + 31) / 32 * 32;
+    return piece;
+}
+
+static LinearFeaturesGPU take_features(Arena *arena, const LinearMapGPU *map, size_t rows, int HS, float *tape) {
+    LinearFeaturesGPU features;
+    features.x = take(arena, rows * HS);
+    features.outer = take(arena, rows * map->outer);
+    features.inner = take(arena, rows * map->inner);
+    features.log_scale = take(arena, map->log_scaled ? rows : 0);
+    features.tape = tape;
+    return features;
+}
+
+static void lay_out_backward(Buffers *at, Arena *arena, const Pass *pass, size_t rows, size_t tasks, size_t chunks) {
+    const LinearMapGPU *map = pass->map;
+    size_t columns = pass->segment.columns, size = pass->keeps_states ? state_size(map, pass->segment.HS) : 0;
+    at->dq = take_features(arena, map, rows, pass->segment.HS, NULL);
+    at->dk = take_features(arena, map, rows, pass->segment.HS, NULL);
+    at->gamma = take(arena, rows * columns);
+    at->d_values = take(arena, rows * columns);
+    at->d = take(arena, rows * pass->segment.chunk);
+    at->query_sums = take(arena, chunks * size);
+    at->query_carry = take(arena, tasks * size);
+    at->boundaries = take(arena, pass->segments > 1 ? pass->segments * tasks * size : 0);
+    at->shares = take(arena, map->log_scaled ? (size_t)pass->config->B * pass->config->NH * pass->config->T : 0);
+}
+
+// Places everything in `base` for the pass's segment; returns the size in numbers. base may be NULL.
+static size_t lay_out(Pass *pass, float *base) {
+    const LinearMapGPU *map = pass->map;
+    const Segment *segment = &pass->segment;
+    Arena arena = {base, 0};
+    Buffers *at = &pass->at;
+    size_t tasks = (size_t)segment->heads * segment->sequences, rows = segment_rows(*segment);
+    size_t size = pass->keeps_states ? state_size(map, segment->HS) : 0;
+    size_t phi = pass->keeps_states && map->inner ? rows * feature_count(map) : 0;
+    memset(at, 0, sizeof *at);
+    at->packed = take(&arena, map->packed_size * segment->heads);
+    float *tape = take(&arena, rows * map->tape), *own_tape = pass->is_backward ? take(&arena, rows * map->tape) : tape;
+    at->q = take_features(&arena, map, rows, segment->HS, tape); // the forward pass needs no tape again: one for both
+    at->k = take_features(&arena, map, rows, segment->HS, own_tape);
+    at->values = take(&arena, rows * segment->columns);
+    at->numerator = pass->is_backward ? NULL : take(&arena, rows * segment->columns);
+    at->phi_q = take(&arena, phi);
+    at->phi_k = pass->is_backward ? take(&arena, phi) : at->phi_q;
+    at->scores = take(&arena, rows * segment->chunk);
+    at->inner = take(&arena, map->inner && !map->log_scaled ? rows * segment->chunk : 0);
+    at->states = take(&arena, tasks * segment->chunks * size);
+    at->carry = take(&arena, tasks * size);
+    at->running_max = take(&arena, map->log_scaled ? (size_t)pass->config->B * pass->config->NH * pass->config->T : 0);
+    if (pass->is_backward) lay_out_backward(at, &arena, pass, rows, tasks, tasks * segment->chunks);
+    return arena.used;
+}
+
+// Chooses how many heads and sequences go together, and how many of their chunks. A squared map's pairs need the whole
+// sequence.
+static void choose_segment(Pass *pass) {
+    Segment *segment = &pass->segment;
+    int chunks = parts_of(segment->T, segment->chunk), NH = segment->NH, B = pass->config->B;
+    segment->heads = segment->sequences = segment->chunks = pass->segments = 1;
+    size_t with_one = lay_out(pass, NULL);
+    segment->chunks = 2;
+    size_t fitting = linear_gpu_segment_numbers / (lay_out(pass, NULL) - with_one) + 1, tasks = fitting / chunks;
+    segment->chunks = chunks;
+    if (tasks >= (size_t)NH) {
+        segment->heads = NH;
+        segment->sequences = tasks / NH < (size_t)B ? (int)(tasks / NH) : B;
+    } else if (pass->map->squared_inner) {
+        segment->heads = max_int(1, (int)tasks);
+    } else {
+        segment->heads = fitting < (size_t)NH ? (int)fitting : NH;
+        segment->chunks = (int)(fitting / segment->heads);
+        pass->segments = parts_of(chunks, segment->chunks);
+    }
+}
+
+static Pass make_pass(const LinearMapGPU *map, int is_backward, int decodes, const float *constants,
+                      const AttentionConfig *config, cudaStream_t stream) {
+    Pass pass;
+    memset(&pass, 0, sizeof pass);
+    pass.map = map;
+    pass.config = config;
+    pass.constants = constants;
+    pass.stream = stream;
+    pass.is_backward = is_backward;
+    pass.segment.NH = config->NH;
+    pass.segment.HS = config->HS;
+    pass.segment.T = config->T;
+    pass.segment.columns = value_columns(config->HS);
+    pass.segment.chunk = chunk_rows(map, config);
+    pass.keeps_states = !map->squared_inner && (decodes || pass.segment.chunk < config->T);
+    choose_segment(&pass);
+    return pass;
+}
+
+// The heads and sequences from the given ones on, as many as go together.
+static void select_group(Pass *pass, const Segment *largest, int first_head, int first_sequence) {
+    Segment *segment = &pass->segment;
+    *segment = *largest;
+    segment->first_head = first_head;
+    segment->first_sequence = first_sequence;
+    segment->heads = min_int(largest->heads, segment->NH - first_head);
+    segment->sequences = min_int(largest->sequences, pass->config->B - first_sequence);
+    if (pass->map->pack)
+        pass->map->pack(pass->at.packed, pass->constants, first_head, segment->heads, pass->config, pass->stream);
+}
+
+static void select_segment(Pass *pass, const Segment *largest, int index) {
+    Segment *segment = &pass->segment;
+    segment->start = index * largest->chunks * segment->chunk;
+    segment->chunks = min_int(largest->chunks, parts_of(segment->T - segment->start, segment->chunk));
+}
+
+// ---- products over all chunks of a segment
+
+static int chunk_count(const Segment *segment) {
+    return segment->heads * segment->sequences * segment->chunks;
+}
+
+static int uses_tensor_cores(const Pass *pass) {
+#ifdef PRECISION_BF16
+    return !pass->map->is_signed; // sums of signed scores cancel: they need all digits
+#else
+    (void)pass;
+    return 0;
+#endif
+}
+
+// Rows (chunk, width) of each chunk, beginning `skipped` chunks further on.
+static LinearOperand rows_of(const Pass *pass, const float *rows, int width, int skipped, int transposed) {
+    size_t step = (size_t)pass->segment.chunk * width;
+    LinearOperand operand = {rows + skipped * step, width, step, transposed};
+    return operand;
+}
+
+static LinearOperand states_of(const Pass *pass, const float *states, int transposed) {
+    LinearOperand operand = {states, pass->segment.columns, state_size(pass->map, pass->segment.HS), transposed};
+    return operand;
+}
+
+// out (chunk, width), from chunk `skipped` on = left * right
+static void multiply_rows(const Pass *pass, float *out, int width, int skipped, LinearOperand left, LinearOperand right,
+                          int depth, int batch, int accumulate) {
+    size_t step = (size_t)pass->segment.chunk * width;
+    LinearProduct size = {pass->segment.chunk, width, depth, batch};
+    linear_gpu_multiply(out + skipped * step, width, step, left, right, size, 1, accumulate, uses_tensor_cores(pass),
+                        pass->stream);
+}
+
+// ---- features
+
+static LinearRowsGPU map_rows(const Segment *segment) {
+    LinearRowsGPU rows = {segment->heads, segment->sequences, segment->chunk * segment->chunks, segment->first_head,
+                          segment->position + segment->start};
+    return rows;
+}
+
+static void features_of(const Pass *pass, const LinearFeaturesGPU *features) {
+    pass->map->features(features, map_rows(&pass->segment), pass->at.packed, pass->constants, pass->config,
+                        pass->stream);
+}
+
+static void gradient_of(const Pass *pass, const LinearFeaturesGPU *d, const LinearFeaturesGPU *features) {
+    pass->map->gradient(d, features, map_rows(&pass->segment), pass->at.packed, pass->constants, pass->config,
+                        pass->stream);
+}
+
+// Loads the keys and values and, when asked, the queries of the segment at hand, and makes their features.
+static void load(Pass *pass, const floatX *qkv, int with_queries) {
+    size_t rows = segment_rows(pass->segment);
+    Buffers *at = &pass->at;
+    load_kernel<<<linear_row_blocks(rows), linear_row_threads(), 0, pass->stream>>>(
+        with_queries ? at->q.x : NULL, at->k.x, at->values, qkv, pass->segment);
+    launch_check();
+    features_of(pass, &at->k);
+    if (with_queries) features_of(pass, &at->q);
+}
+
+// log_scaled maps: the running maximum, unless it is known already, and the factors between rows and states.
+static void relate_scales(Pass *pass, int maximum_is_known, int with_queries) {
+    Buffers *at = &pass->at;
+    const Segment *segment = &pass->segment;
+    if (!pass->map->log_scaled) return;
+    if (!maximum_is_known) {
+        running_max_kernel<<<(unsigned)(segment->heads * segment->sequences), RUNNING_MAX_THREADS, 0, pass->stream>>>(
+            (float *)pass->scales.running_max, at->k.log_scale, pass->scales.before, *segment);
+        launch_check();
+    }
+    relative_scale_kernel<<<linear_blocks(segment_rows(*segment)), LINEAR_THREADS, 0, pass->stream>>>(
+        with_queries ? at->q.inner : NULL, at->k.inner, at->k.log_scale, pass->scales, *segment);
+    launch_check();
+}
+
+static const float *expanded(const Pass *pass, float *phi, const LinearFeaturesGPU *features) {
+    const LinearMapGPU *map = pass->map;
+    size_t rows = segment_rows(pass->segment);
+    if (!map->inner) return features->outer;
+    expand_kernel<<<linear_row_blocks(rows), linear_row_threads(), 0, pass->stream>>>(
+        phi, features->outer, features->inner, map->outer, map->inner, rows);
+    launch_check();
+    return phi;
+}
+
+// ---- states
+
+// states = the sums over the chunks before each one (with `reverse`: behind), of phi^T right
+static void sum_states(const Pass *pass, float *states, const float *phi, const float *right, const float *carry_in,
+                       float *carry_out, int reverse) {
+    const Segment *segment = &pass->segment;
+    int F = (int)feature_count(pass->map), columns = segment->columns;
+    size_t size = state_size(pass->map, segment->HS);
+    LinearProduct product = {F, columns, segment->chunk, chunk_count(segment)};
+    linear_gpu_multiply(states, columns, size, rows_of(pass, phi, F, 0, 1), rows_of(pass, right, columns, 0, 0),
+                        product, 1, 0, uses_tensor_cores(pass), pass->stream);
+    size_t threads = (size_t)segment->heads * segment->sequences * size;
+    scan_kernel<<<linear_blocks(threads), LINEAR_THREADS, 0, pass->stream>>>(states, carry_in, carry_out, size, reverse,
+                                                                             pass->scales, *segment);
+    launch_check();
+}
+
+// ---- forward
+
+static PairScores pair_scores(const Pass *pass, int distance) {
+    const Buffers *at = &pass->at;
+    PairScores pairs = {at->scores,
+                        pass->map->inner && !pass->map->log_scaled ? at->inner : NULL,
+                        at->d,
+                        distance,
+                        pass->map->squared_inner,
+                        pass->map->log_scaled ? at->k.log_scale : NULL,
+                        pass->scales};
+    return pairs;
+}
+
+// <outer, outer> and <inner, inner> of the queries of every chunk with the keys `distance` chunks before.
+static void multiply_pairs(const Pass *pass, PairScores pairs) {
+    const Buffers *at = &pass->at;
+    const LinearMapGPU *map = pass->map;
+    int distance = pairs.distance, chunk = pass->segment.chunk, batch = chunk_count(&pass->segment) - distance;
+    multiply_rows(pass, pairs.outer, chunk, distance, rows_of(pass, at->q.outer, map->outer, distance, 0),
+                  rows_of(pass, at->k.outer, map->outer, 0, 1), map->outer, batch, 0);
+    if (pairs.inner)
+        multiply_rows(pass, pairs.inner, chunk, distance, rows_of(pass, at->q.inner, map->inner, distance, 0),
+                      rows_of(pass, at->k.inner, map->inner, 0, 1), map->inner, batch, 0);
+}
+
+// numerator += scores (v, 1), for the pairs at one distance
+static void add_pairs(const Pass *pass, int distance, int accumulate) {
+    const Buffers *at = &pass->at;
+    int chunk = pass->segment.chunk, columns = pass->segment.columns, batch = chunk_count(&pass->segment) - distance;
+    PairScores pairs = pair_scores(pass, distance);
+    multiply_pairs(pass, pairs);
+    score_kernel<<<linear_row_blocks((size_t)batch * chunk), linear_row_threads(), 0, pass->stream>>>(pairs,
+                                                                                                      pass->segment);
+    launch_check();
+    multiply_rows(pass, at->numerator, columns, distance, rows_of(pass, at->scores, chunk, distance, 0),
+                  rows_of(pass, at->values, columns, 0, 0), chunk, batch, accumulate);
+}
+
+static DenominatorRule denominator_rule(const Pass *pass) {
+    DenominatorRule rule = {pass->config->delta, pass->config->denominator == DENOMINATOR_CLAMP, pass->map->is_signed};
+    return rule;
+}
+
+static void write_outputs(const Pass *pass, floatX *out, float *saved) {
+    output_kernel<<<linear_row_blocks(segment_rows(pass->segment)), linear_row_threads(), 0, pass->stream>>>(
+        out, saved, pass->at.numerator, denominator_rule(pass), pass->segment);
+    launch_check();
+}
+
+// One segment; carries are the states before and behind it, either may be NULL.
+static void forward_segment(Pass *pass, floatX *out, float *saved, const floatX *qkv, const float *carry_in,
+                            float *carry_out) {
+    Buffers *at = &pass->at;
+    int distances = pass->map->squared_inner ? pass->segment.chunks : 1, columns = pass->segment.columns;
+    int F = (int)feature_count(pass->map);
+    load(pass, qkv, 1);
+    relate_scales(pass, 0, 1);
+    if (pass->keeps_states) {
+        const float *phi_k = expanded(pass, at->phi_k, &at->k);
+        sum_states(pass, at->states, phi_k, at->values, carry_in, carry_out, 0);
+        const float *phi_q = expanded(pass, at->phi_q, &at->q);
+        multiply_rows(pass, at->numerator, columns, 0, rows_of(pass, phi_q, F, 0, 0), states_of(pass, at->states, 0), F,
+                      chunk_count(&pass->segment), 0);
+    }
+    for (int distance = 0; distance < distances; distance++) add_pairs(pass, distance, pass->keeps_states || distance);
+    write_outputs(pass, out, saved);
+}
+
+static float *saved_running_max(float *saved, const AttentionConfig *config) {
+    return saved + (size_t)config->B * config->NH * config->T;
+}
+
+void linear_gpu_forward(const LinearMapGPU *map, floatX *out, float *saved, const floatX *qkv, const float *constants,
+                        float *work, const AttentionConfig *config, cudaStream_t stream) {
+    Pass pass = make_pass(map, 0, 0, constants, config, stream);
+    Segment largest = pass.segment;
+    lay_out(&pass, work);
+    if (map->log_scaled) pass.scales.running_max = saved ? saved_running_max(saved, config) : pass.at.running_max;
+    for (int sequence = 0; sequence < config->B; sequence += largest.sequences)
+        for (int head = 0; head < config->NH; head += largest.heads) {
+            select_group(&pass, &largest, head, sequence);
+            for (int i = 0; i < pass.segments; i++) {
+                select_segment(&pass, &largest, i);
+                forward_segment(&pass, out, saved, qkv, i ? pass.at.carry : NULL,
+                                i + 1 < pass.segments ? pass.at.carry : NULL);
+            }
+        }
+}
+
+// ---- backward
+
+static size_t boundary_size(const Pass *pass, const Segment *largest) {
+    return (size_t)largest->heads * largest->sequences * state_size(pass->map, largest->HS);
+}
+
+// The state before each segment of a group but the first, from a sweep over the keys.
+static void sweep_keys(Pass *pass, const Segment *largest, const floatX *qkv) {
+    size_t size = boundary_size(pass, largest);
+    for (int i = 0; i + 1 < pass->segments; i++) {
+        float *before = i ? pass->at.boundaries + i * size : NULL;
+        select_segment(pass, largest, i);
+        load(pass, qkv, 0);
+        relate_scales(pass, 1, 0);
+        sum_states(pass, pass->at.states, expanded(pass, pass->at.phi_k, &pass->at.k), pass->at.values, before,
+                   pass->at.boundaries + (i + 1) * size, 0);
+    }
+}
+
+// Gradients of features from a state: d_phi = right state^T, contracted into the gradients of its factors.
+static void gradient_from_states(const Pass *pass, const LinearFeaturesGPU *d, const LinearFeaturesGPU *features,
+                                 const float *right, const float *states) {
+    const LinearMapGPU *map = pass->map;
+    int F = (int)feature_count(map), columns = pass->segment.columns;
+    float *d_phi = map->inner ? pass->at.phi_q : d->outer;
+    size_t rows = segment_rows(pass->segment);
+    multiply_rows(pass, d_phi, F, 0, rows_of(pass, right, columns, 0, 0), states_of(pass, states, 1), columns,
+                  chunk_count(&pass->segment), 0);
+    if (!map->inner) return;
+    contract_kernel<<<linear_row_blocks(rows), linear_row_threads(), 0, pass->stream>>>(
+        d->outer, map->fixed_inner ? NULL : d->inner, d_phi, features->outer, features->inner, map->outer, map->inner,
+        rows);
+    launch_check();
+}
+
+// What reaches the segment's rows by way of the states before and behind their chunks.
+static void backward_states(const Pass *pass, const float *carry_in, int has_next) {
+    const Buffers *at = &pass->at;
+    int F = (int)feature_count(pass->map), columns = pass->segment.columns;
+    const float *phi_k = expanded(pass, at->phi_k, &at->k), *phi_q = expanded(pass, at->phi_q, &at->q);
+    sum_states(pass, at->states, phi_k, at->values, carry_in, NULL, 0);
+    sum_states(pass, at->query_sums, phi_q, at->gamma, has_next ? at->query_carry : NULL, at->query_carry, 1);
+    multiply_rows(pass, at->d_values, columns, 0, rows_of(pass, phi_k, F, 0, 0), states_of(pass, at->query_sums, 0), F,
+                  chunk_count(&pass->segment), 0);
+    gradient_from_states(pass, &at->dq, &at->q, at->gamma, at->states);
+    gradient_from_states(pass, &at->dk, &at->k, at->values, at->query_sums);
+}
+
+// One factor's share: dq += d_scores k, dk += d_scores^T q
+static void add_factor_gradients(const Pass *pass, float *dq, float *dk, const float *q, const float *k,
+                                 const float *d_scores, int width, int distance, int accumulate) {
+    int chunk = pass->segment.chunk, batch = chunk_count(&pass->segment) - distance;
+    multiply_rows(pass, dq, width, distance, rows_of(pass, d_scores, chunk, distance, 0), rows_of(pass, k, width, 0, 0),
+                  chunk, batch, accumulate);
+    multiply_rows(pass, dk, width, 0, rows_of(pass, d_scores, chunk, distance, 1), rows_of(pass, q, width, distance, 0),
+                  chunk, batch, accumulate);
+}
+
+static void add_pair_gradients(const Pass *pass, int distance, int accumulate) {
+    const Buffers *at = &pass->at;
+    const LinearMapGPU *map = pass->map;
+    int chunk = pass->segment.chunk, columns = pass->segment.columns, batch = chunk_count(&pass->segment) - distance;
+    PairScores pairs = pair_scores(pass, distance);
+    multiply_pairs(pass, pairs);
+    multiply_rows(pass, at->d, chunk, distance, rows_of(pass, at->gamma, columns, distance, 0),
+                  rows_of(pass, at->values, columns, 0, 1), columns, batch, 0);
+    score_gradient_kernel<<<linear_row_blocks((size_t)batch * chunk), linear_row_threads(), 0, pass->stream>>>(
+        pairs, pass->segment);
+    launch_check();
+    add_factor_gradients(pass, at->dq.outer, at->dk.outer, at->q.outer, at->k.outer, at->d, map->outer, distance,
+                         accumulate);
+    if (map->inner && !map->fixed_inner)
+        add_factor_gradients(pass, at->dq.inner, at->dk.inner, at->q.inner, at->k.inner, at->inner, map->inner,
+                             distance, accumulate);
+    multiply_rows(pass, at->d_values, columns, 0, rows_of(pass, at->scores, chunk, distance, 1),
+                  rows_of(pass, at->gamma, columns, distance, 0), chunk, batch, accumulate);
+}
+
+static void backward_segment(Pass *pass, floatX *dqkv, const floatX *qkv, OutputGradient gradient,
+                             const float *carry_in, int has_next) {
+    Buffers *at = &pass->at;
+    dim3 blocks = linear_row_blocks(segment_rows(pass->segment)), threads = linear_row_threads();
+    int distances = pass->map->squared_inner ? pass->segment.chunks : 1;
+    load(pass, qkv, 1);
+    relate_scales(pass, 1, 1);
+    load_output_gradient_kernel<<<blocks, threads, 0, pass->stream>>>(at->gamma, gradient, pass->segment);
+    launch_check();
+    if (pass->keeps_states) backward_states(pass, carry_in, has_next);
+    for (int distance = 0; distance < distances; distance++)
+        add_pair_gradients(pass, distance, pass->keeps_states || distance);
+    if (pass->map->log_scaled) {
+        scale_gradient_kernel<<<blocks, threads, 0, pass->stream>>>(at->dq.log_scale, at->dk.log_scale, at->shares,
+                                                                    pass->scales.running_max, pass->segment);
+        launch_check();
+    }
+    gradient_of(pass, &at->dq, &at->q);
+    gradient_of(pass, &at->dk, &at->k);
+    store_gradient_kernel<<<blocks, threads, 0, pass->stream>>>(dqkv, at->dq.x, at->dk.x, at->d_values, pass->segment);
+    launch_check();
+}
+
+// log_scaled maps: the shares of all rows of a group.
+static void share_scales(Pass *pass, const Segment *largest, OutputGradient gradient) {
+    if (!pass->map->log_scaled) return;
+    for (int i = 0; i < pass->segments; i++) {
+        select_segment(pass, largest, i);
+        scale_shares_kernel<<<linear_row_blocks(segment_rows(pass->segment)), linear_row_threads(), 0, pass->stream>>>(
+            pass->at.shares, gradient, pass->segment);
+        launch_check();
+    }
+}
+
+void linear_gpu_backward(const LinearMapGPU *map, floatX *dqkv, const floatX *dout, const floatX *qkv,
+                         const floatX *out, const float *saved, const float *constants, float *work,
+                         const AttentionConfig *config, cudaStream_t stream) {
+    Pass pass = make_pass(map, 1, 0, constants, config, stream);
+    Segment largest = pass.segment;
+    OutputGradient gradient = {dout, out, saved, denominator_rule(&pass)};
+    lay_out(&pass, work);
+    if (map->log_scaled) pass.scales.running_max = saved_running_max((float *)saved, config);
+    for (int sequence = 0; sequence < config->B; sequence += largest.sequences)
+        for (int head = 0; head < config->NH; head += largest.heads) {
+            select_group(&pass, &largest, head, sequence);
+            share_scales(&pass, &largest, gradient);
+            sweep_keys(&pass, &largest, qkv);
+            for (int i = pass.segments - 1; i >= 0; i--) {
+                select_segment(&pass, &largest, i);
+                backward_segment(&pass, dqkv, qkv, gradient,
+                                 i ? pass.at.boundaries + i * boundary_size(&pass, &largest) : NULL,
+                                 i + 1 < pass.segments);
+            }
+        }
+}
+
+// ---- decoding
+
+// n positions of every head, by the way of the forward pass: the states in the cache are what is carried in and out.
+static void step_prefill(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
+    Segment largest = pass->segment;
+    size_t size = state_size(pass->map, largest.HS);
+    for (int head = 0; head < largest.NH; head += largest.heads) {
+        select_group(pass, &largest, head, 0);
+        float *states = cache + head * size;
+        for (int i = 0; i < parts_of(largest.T, largest.chunk * largest.chunks); i++) {
+            select_segment(pass, &largest, i);
+            forward_segment(pass, out, NULL, qkv, pos || i ? states : NULL, states);
+        }
+    }
+}
+
+static void step_decode(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
+    const LinearMapGPU *map = pass->map;
+    Buffers *at = &pass->at;
+    Segment largest = pass->segment;
+    int NH = largest.NH;
+    select_group(pass, &largest, 0, 0);
+    load(pass, qkv, 1);
+    relate_scales(pass, 0, 1);
+    Decoding decoding = {at->numerator, cache,      at->q,           at->k,    at->values,
+                         map->outer,    map->inner, map->log_scaled, pos == 0, pass->scales};
+    dim3 blocks((unsigned)NH, (unsigned)parts_of(largest.columns, LINEAR_LANES));
+    decode_kernel<<<blocks, linear_row_threads(), 0, pass->stream>>>(decoding, pass->segment);
+    launch_check();
+    write_outputs(pass, out, NULL);
+}
+
+static void step_states(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
+    int NH = pass->config->NH, n = pass->config->T;
+    float *kept_scale = cache + NH * state_size(pass->map, pass->config->HS);
+    if (pass->map->log_scaled) {
+        pass->scales.running_max = pass->at.running_max;
+        pass->scales.before = pos ? kept_scale : NULL;
+    }
+    (n == 1 ? step_decode : step_prefill)(pass, out, cache, pos, qkv);
+    if (!pass->map->log_scaled) return;
+    keep_scale_kernel<<<linear_blocks(NH), LINEAR_THREADS, 0, pass->stream>>>(kept_scale, pass->scales.running_max, NH,
+                                                                              n);
+    launch_check();
+}
+
+static FeatureCache feature_cache(const LinearMapGPU *map, float *cache, const AttentionConfig *config) {
+    size_t rows = (size_t)config->NH * config->max_T;
+    FeatureCache features = {
+        cache,        cache + rows * map->outer, cache + rows * (map->outer + map->inner), map->outer, map->inner,
+        config->max_T};
+    return features;
+}
+
+// Squared maps: the keys' features go to the cache, then every query looks at all that is there.
+static void step_cached(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
+    Buffers *at = &pass->at;
+    Segment largest = pass->segment;
+    FeatureCache features = feature_cache(pass->map, cache, pass->config);
+    unsigned threads = (unsigned)parts_of(largest.columns, 32) * 32;
+    for (int head = 0; head < largest.NH; head += largest.heads) {
+        select_group(pass, &largest, head, 0);
+        size_t rows = segment_rows(pass->segment);
+        load(pass, qkv, 1);
+        cache_keys_kernel<<<linear_row_blocks(rows), linear_row_threads(), 0, pass->stream>>>(
+            features, at->k, at->values, pos, pass->segment);
+        launch_check();
+        attend_cached_kernel<<<(unsigned)rows, threads, threads * sizeof(float), pass->stream>>>(
+            at->numerator, features, at->q, pos, pass->segment);
+        launch_check();
+        write_outputs(pass, out, NULL);
+    }
+}
+
+// The pass for n positions of one sequence. Its chunks and segments are those of `config`, or smaller: work_size covers
+// them.
+static Pass make_step(const LinearMapGPU *map, int n, AttentionConfig *one, const float *constants,
+                      cudaStream_t stream) {
+    one->B = 1;
+    Pass pass = make_pass(map, 0, 1, constants, one, stream);
+    Segment *segment = &pass.segment;
+    one->T = segment->T = n;
+    segment->chunk = min_int(segment->chunk, n);
+    segment->chunks = min_int(segment->chunks, parts_of(n, segment->chunk));
+    if (n == 1) segment->heads = segment->NH;
+    return pass;
+}
+
+void linear_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos, int n, const floatX *qkv,
+                     const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream) {
+    AttentionConfig one = *config;
+    Pass pass = make_step(map, n, &one, constants, stream);
+    pass.segment.position = pos;
+    lay_out(&pass, work);
+    (map->squared_inner ? step_cached : step_states)(&pass, out, cache, pos, qkv);
+}
+
+// ---- sizes
+
+size_t linear_gpu_saved_size(const LinearMapGPU *map, const AttentionConfig *config) {
+    return (size_t)config->B * config->NH * config->T * (map->log_scaled ? 2 : 1);
+}
+
+size_t linear_gpu_work_size(const LinearMapGPU *map, const AttentionConfig *config) {
+    AttentionConfig prefill = *config, decode = *config;
+    Pass passes[] = {make_pass(map, 0, 0, NULL, config, 0), make_pass(map, 1, 0, NULL, config, 0),
+                     make_step(map, config->T, &prefill, NULL, 0), make_step(map, 1, &decode, NULL, 0)};
+    size_t largest = 0;
+    for (int i = 0; i < 4; i++) {
+        size_t size = lay_out(&passes[i], NULL);
+        if (size > largest) largest = size;
+    }
+    return largest;
+}
+
+// The states, then the log scales of all heads; or the features of max_T keys.
+size_t linear_gpu_cache_size(const LinearMapGPU *map, const AttentionConfig *config) {
+    size_t NH = (size_t)config->NH;
+    if (map->squared_inner) return NH * config->max_T * (map->outer + map->inner + value_columns(config->HS));
+    return NH * (state_size(map, config->HS) + (map->log_scaled ? 1 : 0));
+}
+
+// A map that decodes from cached features has a thread for each column of a value.
+int linear_gpu_check(const LinearMapGPU *map, const AttentionConfig *config, char *why, size_t size) {
+    const int most = 1016;
+    if (!map->squared_inner || config->HS <= most) return 0;
+    snprintf(why, size, "heads of size %d, with poly exact the GPU takes at most %d; use more heads", config->HS, most);
+    return -1;
+}

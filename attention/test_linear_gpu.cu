@@ -1,0 +1,506 @@
+// The linear attentions on the GPU against their C twins: every mechanism and variant, forward, backward and decoding, at
+// sizes that fill no tile, with many chunks and many segments; causality, repeatability, extremes and memory.
+#include "linear_gpu.h"
+
+extern "C" {
+#include "../core/memory.h"
+#include "../core/random.h"
+#include "../core/test.h"
+}
+
+#ifdef PRECISION_BF16
+// Inputs are rounded before either side sees them. Outputs and gradients are rounded once at the end, to 8 bits, and the
+// backward pass starts from rounded outputs; products round their factors to 10 bits.
+static const double forward_bound = 5e-3, backward_bound = 4e-2, signed_bound = 5e-2;
+#else
+static const double forward_bound = 1e-5, backward_bound = 1e-5, signed_bound = 1e-4;
+#endif
+
+// ---- every mechanism and variant
+
+extern const AttentionGPU attention_gpu_uniform, attention_gpu_elu, attention_gpu_cosformer, attention_gpu_favor,
+    attention_gpu_rff, attention_gpu_slay;
+static const AttentionGPU *const mechanisms[] = {&attention_gpu_uniform, &attention_gpu_elu, &attention_gpu_cosformer,
+                                                 &attention_gpu_favor,   &attention_gpu_rff, &attention_gpu_slay};
+
+struct Variant { // numbers other than 0 replace the mechanism's defaults
+    const char *label, *name;
+    int is_signed = 0, R = 0, M = 0, P = 0;
+    float delta = 0;
+    int poly = 0, fusion = 0, omega = 0, features = 0, denominator = 0, unscaled = 0;
+};
+
+static const Variant variants[] = {
+    {"uniform", "uniform"},
+    {"elu", "elu"},
+    {"elu, clamp", "elu", 0, 0, 0, 0, 0, 0, 0, 0, 0, DENOMINATOR_CLAMP},
+    {"cosformer", "cosformer"},
+    {"favor relu", "favor", 0, 0, 40},
+    {"favor exp", "favor", 0, 0, 33, 0, 0, 0, 0, 0, FEATURES_EXP},
+    {"favor exp, orthogonal, big delta", "favor", 0, 0, 33, 0, 1e-2f, 0, 0, OMEGA_ORTHOGONAL, FEATURES_EXP},
+    {"rff", "rff", 1, 0, 24, 0, 1e-3f},
+    {"slay", "slay"},
+    {"slay, published scaling", "slay", 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {"slay, orthogonal", "slay", 0, 2, 20, 5, 0, 0, 0, OMEGA_ORTHOGONAL},
+    {"slay, wide", "slay", 0, 1, 8, 40},
+    {"slay exact", "slay", 0, 0, 8, 0, 0, POLY_EXACT},
+    {"slay none", "slay", 0, 0, 8, 0, 0, POLY_NONE},
+    {"slay hadamard", "slay", 0, 0, 8, 0, 0, 0, FUSION_HADAMARD, 0, 0, DENOMINATOR_CLAMP},
+    {"slay nystrom", "slay", 1, 2, 8, 16, 0, POLY_NYSTROM},
+    {"slay tensorsketch", "slay", 1, 2, 8, 36, 0, POLY_TENSORSKETCH},
+    {"slay maclaurin", "slay", 1, 2, 8, 32, 0, POLY_MACLAURIN},
+    {"elu, all sums floored", "elu", 0, 0, 0, 0, 1e6f, 0, 0, 0, 0, DENOMINATOR_CLAMP},
+    {"slay maclaurin, negative sums floored", "slay", 0, 2, 8, 1, 1e6f, POLY_MACLAURIN},
+};
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+typedef struct {
+    int B, T, NH, HS;
+    int chunk;      // 0: chosen by the core
+    size_t numbers; // scratch of a segment; 0: the default
+} Shape;
+
+// ---- buffers
+
+static const AttentionGPU *gpu_twin(const char *name) {
+    for (size_t i = 0; i < sizeof mechanisms / sizeof mechanisms[0]; i++)
+        if (!strcmp(mechanisms[i]->cpu->name, name)) return mechanisms[i];
+    return NULL;
+}
+
+typedef struct {
+    const Variant *variant;
+    const Attention *cpu;
+    const AttentionGPU *gpu;
+    AttentionConfig config;
+    size_t numbers, constant_count;                     // of out; qkv has three times as many
+    float *qkv, *dout, *out, *dqkv, *saved, *constants; // the C twin's
+    floatX *gpu_qkv, *gpu_dout, *gpu_out, *gpu_dqkv;    // the same on the device
+    float *gpu_saved, *gpu_constants, *gpu_work, *gpu_cache;
+} Case;
+
+static float *host_buffer(size_t n) {
+    return (float *)memory_allocate_zeroed(n + 1, sizeof(float), "test buffer");
+}
+
+template <typename Number> static Number *device_buffer(size_t n) {
+    Number *buffer = NULL;
+    if (n) cuda_check(cudaMalloc((void **)&buffer, n * sizeof(Number)));
+    return buffer;
+}
+
+template <typename Number> static void to_device(Number *device, const float *host, size_t n) {
+    if (!n) return;
+    Number *numbers = (Number *)memory_allocate(n, sizeof(Number), "test buffer");
+    for (size_t i = 0; i < n; i++) numbers[i] = from_float<Number>(host[i]);
+    cuda_check(cudaMemcpy(device, numbers, n * sizeof(Number), cudaMemcpyHostToDevice));
+    free(numbers);
+}
+
+template <typename Number> static float *from_device(const Number *device, size_t n) {
+    Number *numbers = (Number *)memory_allocate(n, sizeof(Number), "test buffer");
+    float *host = host_buffer(n);
+    cuda_check(cudaMemcpy(numbers, device, n * sizeof(Number), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < n; i++) host[i] = to_float(numbers[i]);
+    free(numbers);
+    return host;
+}
+
+static AttentionConfig configuration(const Variant *variant, Shape shape) {
+    AttentionConfig config;
+    memset(&config, 0, sizeof config);
+    config.B = shape.B, config.T = shape.T, config.NH = shape.NH, config.HS = shape.HS;
+    config.C = shape.NH * shape.HS, config.max_T = shape.T + 30, config.seed = 7;
+    if (attention_find(variant->name)->defaults) attention_find(variant->name)->defaults(&config);
+    if (variant->R) config.R = variant->R;
+    if (variant->M) config.M = variant->M;
+    if (variant->P) config.P = variant->P;
+    if (variant->delta > 0) config.delta = variant->delta;
+    if (variant->unscaled) config.scale_features = 0;
+    config.poly = variant->poly, config.fusion = variant->fusion, config.omega = variant->omega;
+    config.features = variant->features, config.denominator = variant->denominator, config.chunk = shape.chunk;
+    return config;
+}
+
+static float rounded(double x) {
+    return to_float(from_float<floatX>((float)x));
+}
+
+// Every fourth key lies near its own query, as pairs do that a kernel has learnt to match.
+static void fill_inputs(Case *c) {
+    size_t C = (size_t)c->config.C;
+    for (size_t i = 0; i < 3 * c->numbers; i++) c->qkv[i] = rounded(random_normal(1, i));
+    for (size_t i = 0; i < c->numbers; i++) c->dout[i] = rounded(random_normal(2, i));
+    for (size_t row = 0; row < c->numbers / C; row += 4) {
+        float *q = c->qkv + row * 3 * C, *k = q + C;
+        for (size_t i = 0; i < C; i++) k[i] = rounded(0.9 * q[i] + 0.3 * k[i]);
+    }
+}
+
+static Case make_case(const Variant *variant, Shape shape) {
+    Case c;
+    memset(&c, 0, sizeof c);
+    linear_gpu_segment_numbers = shape.numbers ? shape.numbers : (size_t)LINEAR_SEGMENT_NUMBERS;
+    c.variant = variant;
+    c.cpu = attention_find(variant->name);
+    c.gpu = gpu_twin(variant->name);
+    c.config = configuration(variant, shape);
+    c.numbers = (size_t)shape.B * shape.T * c.config.C;
+    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    attention_constants(c.cpu, &c.config, list, &c.constant_count);
+    c.qkv = host_buffer(3 * c.numbers), c.dqkv = host_buffer(3 * c.numbers);
+    c.out = host_buffer(c.numbers), c.dout = host_buffer(c.numbers);
+    c.saved = host_buffer(c.cpu->saved_size(&c.config));
+    c.constants = host_buffer(c.constant_count);
+    if (c.cpu->draw) c.cpu->draw(c.constants, 0, &c.config);
+    fill_inputs(&c);
+    c.gpu_qkv = device_buffer<floatX>(3 * c.numbers), c.gpu_dqkv = device_buffer<floatX>(3 * c.numbers);
+    c.gpu_out = device_buffer<floatX>(c.numbers), c.gpu_dout = device_buffer<floatX>(c.numbers);
+    c.gpu_saved = device_buffer<float>(c.gpu->saved_size(&c.config));
+    c.gpu_constants = device_buffer<float>(c.constant_count);
+    c.gpu_cache = device_buffer<float>(c.gpu->cache_size(&c.config));
+    to_device(c.gpu_constants, c.constants, c.constant_count);
+    return c;
+}
+
+static void free_case(Case *c) {
+    float *host[] = {c->qkv, c->dqkv, c->out, c->dout, c->saved, c->constants};
+    void *device[] = {c->gpu_qkv,   c->gpu_dqkv,      c->gpu_out,  c->gpu_dout,
+                      c->gpu_saved, c->gpu_constants, c->gpu_work, c->gpu_cache};
+    for (size_t i = 0; i < sizeof host / sizeof host[0]; i++) free(host[i]);
+    for (size_t i = 0; i < sizeof device / sizeof device[0]; i++)
+        if (device[i]) cuda_check(cudaFree(device[i]));
+}
+
+// ---- running both
+
+static void run_cpu(Case *c, int with_backward) {
+    float *work = host_buffer(c->cpu->work_size(&c->config));
+    c->cpu->forward(c->out, c->saved, c->qkv, c->constants, work, &c->config);
+    if (with_backward) c->cpu->backward(c->dqkv, c->dout, c->qkv, c->out, c->saved, c->constants, work, &c->config);
+    free(work);
+}
+
+// The scratch is made anew each time, of just the size asked for and full of garbage.
+static void renew_work(Case *c) {
+    if (c->gpu_work) cuda_check(cudaFree(c->gpu_work));
+    c->gpu_work = device_buffer<float>(c->gpu->work_size(&c->config));
+}
+
+static void run_gpu(Case *c, int with_backward) {
+    to_device(c->gpu_qkv, c->qkv, 3 * c->numbers);
+    to_device(c->gpu_dout, c->dout, c->numbers);
+    renew_work(c);
+    c->gpu->forward(c->gpu_out, c->gpu_saved, c->gpu_qkv, c->gpu_constants, c->gpu_work, &c->config, 0);
+    if (with_backward) {
+        renew_work(c);
+        c->gpu->backward(c->gpu_dqkv, c->gpu_dout, c->gpu_qkv, c->gpu_out, c->gpu_saved, c->gpu_constants, c->gpu_work,
+                         &c->config, 0);
+    }
+    cuda_check(cudaDeviceSynchronize());
+}
+
+// Largest difference between columns [from, from + count) of rows of `width` numbers; NaN anywhere gives NaN.
+static double difference(const float *found, const float *expected, size_t rows, size_t width, size_t from,
+                         size_t count) {
+    double worst = 0;
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = row * width + from; i < row * width + from + count; i++) {
+            double error = fabs((double)found[i] - expected[i]);
+            if (isnan(error)) return NAN;
+            worst = fmax(worst, error);
+        }
+    return worst;
+}
+
+static double largest(const float *numbers, size_t rows, size_t width, size_t from, size_t count) {
+    double found = 1e-30;
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = row * width + from; i < row * width + from + count; i++) found = fmax(found, fabs(numbers[i]));
+    return found;
+}
+
+// The sum of signed scores can be anything: rows where it is small beside the largest of their head are noise. They are
+// left out, by a gradient of 0 and, in `out`, by the expected number.
+static int is_noise(const Case *c, size_t row, size_t head) {
+    size_t T = (size_t)c->config.T, NH = (size_t)c->config.NH, task = row / T * NH + head;
+    double most = 0;
+    for (size_t t = 0; t < T; t++) most = fmax(most, fabs(c->saved[task * T + t]));
+    return c->variant->is_signed && !(fabs(c->saved[task * T + row % T]) >= 0.2 * most);
+}
+
+static void leave_noise_out(const Case *c, float *numbers, const float *instead) {
+    size_t HS = (size_t)c->config.HS, heads = c->numbers / HS;
+    for (size_t i = 0; i < heads; i++)
+        for (size_t k = i * HS; is_noise(c, i / c->config.NH, i % c->config.NH) && k < (i + 1) * HS; k++)
+            numbers[k] = instead ? instead[k] : 0;
+}
+
+static void check_bound(const Case *c, const char *what, double found, double bound) {
+    int holds = found <= bound;
+    CHECK(holds && "within its bound");
+    if (!holds)
+        printf("    %s: %s is %.2g off, %.2g allowed (B %d, T %d, NH %d, HS %d, chunk %d)\n", c->variant->label, what,
+               found, bound, c->config.B, c->config.T, c->config.NH, c->config.HS, c->config.chunk);
+}
+
+static double bound_of(const Case *c, double bound) {
+    return c->variant->is_signed ? signed_bound : bound;
+}
+
+// ---- the same numbers as the C twin's
+
+static void check_gradients(const Case *c) {
+    static const char *const parts[] = {"dq", "dk", "dv"};
+    size_t rows = (size_t)c->config.B * c->config.T, C = (size_t)c->config.C;
+    float *dqkv = from_device(c->gpu_dqkv, 3 * c->numbers);
+    for (size_t part = 0; part < 3; part++) {
+        double scale = largest(c->dqkv, rows, 3 * C, part * C, C);
+        // the output of a single row is v whatever q and k are: their gradients are rounding
+        if (c->config.T == 1) scale = largest(c->dqkv, rows, 3 * C, 0, 3 * C);
+        check_bound(c, parts[part], difference(dqkv, c->dqkv, rows, 3 * C, part * C, C) / scale,
+                    bound_of(c, backward_bound));
+    }
+    free(dqkv);
+}
+
+static void check_output(const Case *c, const float *expected, double bound, const char *what) {
+    size_t rows = (size_t)c->config.B * c->config.T, C = (size_t)c->config.C;
+    float *out = from_device(c->gpu_out, c->numbers);
+    leave_noise_out(c, out, expected);
+    check_bound(c, what, difference(out, expected, rows, C, 0, C) / largest(expected, rows, C, 0, C),
+                bound_of(c, bound));
+    free(out);
+}
+
+static void compare_with_twin(const Variant *variant, Shape shape) {
+    Case c = make_case(variant, shape);
+    run_cpu(&c, 0);
+    leave_noise_out(&c, c.dout, NULL);
+    run_cpu(&c, 1);
+    run_gpu(&c, 1);
+    check_output(&c, c.out, forward_bound, "out");
+    check_gradients(&c);
+    free_case(&c);
+}
+
+static void compare_all(Shape shape) {
+    for (int v = 0; v < VARIANTS; v++) compare_with_twin(&variants[v], shape);
+}
+
+static void test_one_row(void) {
+    Shape shape = {1, 1, 3, 32, 0, 0};
+    compare_all(shape);
+}
+
+static void test_part_of_a_chunk(void) {
+    Shape shape = {1, 63, 3, 64, 0, 0};
+    compare_all(shape);
+}
+
+static void test_one_row_more_than_a_chunk(void) {
+    Shape shape = {3, 65, 1, 128, 64, 0};
+    compare_all(shape);
+}
+
+static void test_many_chunks(void) {
+    Shape shape = {1, 200, 5, 32, 48, 0};
+    compare_all(shape);
+}
+
+static void test_odd_head_size(void) {
+    Shape shape = {2, 65, 1, 21, 16, 0};
+    compare_all(shape);
+}
+
+// So little scratch that heads, sequences and chunks all come in several groups.
+static void test_many_segments(void) {
+    Shape segments = {2, 65, 3, 12, 8, 40000}, heads = {3, 40, 3, 12, 16, 80000};
+    compare_all(segments);
+    compare_all(heads);
+}
+
+// ---- decoding
+
+typedef struct {
+    int first, second; // rows given at once, twice
+} Prefill;
+
+// Prefill, then one position at a time, as a sampler does. The cache holds garbage at first.
+static void decode(Case *c, Prefill prefill) {
+    int C = c->config.C, ends[2] = {prefill.first, prefill.first + prefill.second}, pos = 0;
+    renew_work(c);
+    while (pos < c->config.T) {
+        int n = pos < ends[0] ? ends[0] - pos : pos < ends[1] ? ends[1] - pos : 1;
+        c->gpu->step(c->gpu_out + (size_t)pos * C, c->gpu_cache, pos, n, c->gpu_qkv + (size_t)pos * 3 * C,
+                     c->gpu_constants, c->gpu_work, &c->config, 0);
+        pos += n;
+    }
+    cuda_check(cudaDeviceSynchronize());
+}
+
+static void check_decoding(const Variant *variant, Shape shape, Prefill prefill) {
+    Case c = make_case(variant, shape);
+    run_cpu(&c, 0);
+    to_device(c.gpu_qkv, c.qkv, 3 * c.numbers);
+    decode(&c, prefill);
+    check_output(&c, c.out, forward_bound, "decoding");
+    free_case(&c);
+}
+
+static void test_decoding_equals_forward(void) {
+    static const Prefill prefills[] = {{0, 0}, {1, 0}, {63, 0}, {64, 0}, {65, 0}, {20, 33}};
+    Shape shape = {1, 68, 3, 20, 16, 0};
+    for (int v = 0; v < VARIANTS; v++)
+        for (size_t p = 0; p < sizeof prefills / sizeof prefills[0]; p++)
+            check_decoding(&variants[v], shape, prefills[p]);
+}
+
+static void test_prefill_in_segments(void) {
+    Shape shape = {1, 68, 3, 20, 8, 20000};
+    Prefill prefill = {35, 31};
+    for (int v = 0; v < VARIANTS; v++) check_decoding(&variants[v], shape, prefill);
+}
+
+// Columns of an extended value beyond one warp, and more keys than threads in the kernel of cached features.
+static void test_decoding_of_wide_heads(void) {
+    Shape shape = {1, 180, 1, 128, 64, 0};
+    Prefill prefill = {150, 28};
+    for (int v = 0; v < VARIANTS; v++) check_decoding(&variants[v], shape, prefill);
+}
+
+// ---- to the bit
+
+static int same_bits(const floatX *device, const float *expected, size_t n) {
+    float *found = from_device(device, n);
+    int same = !memcmp(found, expected, n * sizeof(float));
+    free(found);
+    return same;
+}
+
+static void check_variant(const Case *c, int holds, const char *what) {
+    CHECK(holds);
+    if (!holds) printf("    %s: %s\n", c->variant->label, what);
+}
+
+// Changing position t leaves every output before it as it was.
+static void test_causality(void) {
+    static const int positions[] = {1, 15, 16, 31, 40, 49};
+    Shape shape = {1, 50, 2, 16, 16, 20000};
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], shape);
+        size_t C = (size_t)c.config.C;
+        run_gpu(&c, 0);
+        float *before = from_device(c.gpu_out, c.numbers);
+        for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
+            size_t t = (size_t)positions[p];
+            for (size_t i = 0; i < 3 * C; i++) c.qkv[t * 3 * C + i] = rounded(40 * random_normal(9, i));
+            run_gpu(&c, 0);
+            check_variant(&c, same_bits(c.gpu_out, before, t * C), "the past has changed");
+            check_variant(&c, !same_bits(c.gpu_out, before, (t + 1) * C), "the present has not changed");
+            fill_inputs(&c);
+        }
+        free(before);
+        free_case(&c);
+    }
+}
+
+static void test_every_run_gives_the_same_bits(void) {
+    Shape shape = {2, 65, 3, 12, 8, 40000};
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], shape);
+        run_gpu(&c, 1);
+        float *out = from_device(c.gpu_out, c.numbers), *dqkv = from_device(c.gpu_dqkv, 3 * c.numbers);
+        run_gpu(&c, 1);
+        check_variant(&c, same_bits(c.gpu_out, out, c.numbers), "out differs from run to run");
+        check_variant(&c, same_bits(c.gpu_dqkv, dqkv, 3 * c.numbers), "dqkv differs from run to run");
+        c.gpu->forward(c.gpu_out, NULL, c.gpu_qkv, c.gpu_constants, c.gpu_work, &c.config, 0);
+        check_variant(&c, same_bits(c.gpu_out, out, c.numbers), "out differs when nothing is saved");
+        free(out);
+        free(dqkv);
+        free_case(&c);
+    }
+}
+
+// ---- extremes
+
+static int all_finite(const floatX *device, size_t n) {
+    float *numbers = from_device(device, n);
+    int finite = 1;
+    for (size_t i = 0; i < n; i++) finite &= isfinite(numbers[i]) != 0;
+    free(numbers);
+    return finite;
+}
+
+// Multiplies q, k and v by the given numbers (0 as well), or makes k equal to q.
+static void distort(Case *c, const double factors[3], int equal) {
+    size_t C = (size_t)c->config.C;
+    for (size_t i = 0; i < 3 * c->numbers; i++) {
+        size_t part = i / C % 3;
+        c->qkv[i] = rounded(fmax(-3e38, fmin(3e38, c->qkv[i] * factors[part])));
+        if (equal && part == 1) c->qkv[i] = c->qkv[i - C];
+    }
+}
+
+static void test_no_nan_from_finite_input(void) {
+    static const double factors[][3] = {{0, 1, 1},     {1, 0, 1},         {0, 0, 0},        {1e-20, 1e-20, 1},
+                                        {1e-38, 1, 1}, {1e5, 1e5, 1},     {1e5, 1e-5, 1e5}, {1e18, 1, 1},
+                                        {1, 1e18, 1},  {1e18, 1e18, 1e9}, {3e38, 3e38, 1},  {1, 1, 1e12},
+                                        {30, 30, 1}};
+    Shape shape = {1, 37, 1, 16, 16, 0};
+    for (int v = 0; v < VARIANTS; v++)
+        for (size_t f = 0; f < sizeof factors / sizeof factors[0]; f++) {
+            Case c = make_case(&variants[v], shape);
+            distort(&c, factors[f], f % 2);
+            run_gpu(&c, 1);
+            int finite = all_finite(c.gpu_out, c.numbers) && all_finite(c.gpu_dqkv, 3 * c.numbers);
+            check_variant(&c, finite, "not finite");
+            if (!finite) printf("    factors %g %g %g\n", factors[f][0], factors[f][1], factors[f][2]);
+            free_case(&c);
+        }
+}
+
+static void test_nan_in_the_input_is_not_hidden(void) {
+    Shape shape = {1, 20, 1, 16, 8, 0};
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], shape);
+        for (int i = 0; i < 3 * c.config.C; i++) c.qkv[(size_t)5 * 3 * c.config.C + i] = NAN;
+        run_gpu(&c, 0);
+        float *out = from_device(c.gpu_out, c.numbers);
+        check_variant(&c, isnan(out[19 * c.config.C]), "NaN has disappeared");
+        free(out);
+        free_case(&c);
+    }
+}
+
+// ---- memory
+
+// 131072 tokens at batch 1, embedding 256, 8 heads, forward and backward: under 1 GB beside the tensors themselves.
+static void test_long_sequences_need_little_memory(void) {
+    Variant slay = {"slay", "slay"};
+    Shape shape = {1, 131072, 8, 32, 0, 0};
+    AttentionConfig config = configuration(&slay, shape);
+    linear_gpu_segment_numbers = LINEAR_SEGMENT_NUMBERS;
+    double numbers = (double)attention_gpu_slay.work_size(&config) + (double)attention_gpu_slay.saved_size(&config);
+    CHECK(numbers * sizeof(float) < 1e9);
+    config.T = 262144; // twice the length is at most a little more
+    CHECK(attention_gpu_slay.work_size(&config) * sizeof(float) < 1e9);
+}
+
+int main(void) {
+    RUN(test_one_row);
+    RUN(test_part_of_a_chunk);
+    RUN(test_one_row_more_than_a_chunk);
+    RUN(test_many_chunks);
+    RUN(test_odd_head_size);
+    RUN(test_many_segments);
+    RUN(test_decoding_equals_forward);
+    RUN(test_prefill_in_segments);
+    RUN(test_decoding_of_wide_heads);
+    RUN(test_causality);
+    RUN(test_every_run_gives_the_same_bits);
+    RUN(test_no_nan_from_finite_input);
+    RUN(test_nan_in_the_input_is_not_hidden);
+    RUN(test_long_sequences_need_little_memory);
+    return test_summary();
+}
