@@ -119,7 +119,7 @@ static int option_was_given(const Options *options, const char *name) {
     return 0;
 }
 
-// The mechanism's defaults; whatever it does not use is 0.
+// The mechanism's defaults; whatever it does not use is 0. They may depend on the features that were asked for.
 static AttentionConfig default_config(const Attention *attention, const AttentionConfig *sizes) {
     AttentionConfig config = {.B = sizes->B,
                               .T = sizes->T,
@@ -127,6 +127,7 @@ static AttentionConfig default_config(const Attention *attention, const Attentio
                               .NH = sizes->NH,
                               .HS = sizes->HS,
                               .max_T = sizes->max_T,
+                              .features = sizes->features,
                               .seed = sizes->seed};
     if (attention->defaults) attention->defaults(&config);
     return config;

@@ -56,7 +56,7 @@ typedef struct {
     const char *name;    // "slay": also what checkpoints say
     const char *summary; // one line for --help and tables
     unsigned uses;       // USES_...: the options it has
-    // Fills in the mechanism's defaults; called before the options are parsed over them.
+    // Fills in the mechanism's defaults for every option that was not given; `features` is as it was given, or 0.
     void (*defaults)(AttentionConfig *);
     // Refuses a bad configuration before anything is allocated: 0, or -1 and why.
     int (*check)(const AttentionConfig *, char *why, size_t size);

@@ -144,6 +144,7 @@ static int check(const AttentionConfig *config, char *why, size_t size) {
 
 static void defaults(AttentionConfig *config) {
     config->M = 64;
+    config->omega = config->features == FEATURES_EXP ? OMEGA_ORTHOGONAL : OMEGA_GAUSSIAN; // as FAVOR+, as the paper
     config->delta = 1e-6f;
     config->scale_features = 1;
 }

@@ -67,6 +67,19 @@ static void bad_sizes_are_refused(void) {
     CHECK_CONTAINS(error.text, "eps must be at least 1e-6");
 }
 
+// True FAVOR+ features come with its authors' orthogonal projections, unless others are asked for.
+static void defaults_follow_the_features(void) {
+    AttentionConfig config;
+    Error error = {""};
+    const char *const exp_features[] = {"--features", "exp", "--omega", "gaussian"};
+    CHECK(configure("favor", &config, NULL, 0, &error) == 0);
+    CHECK(config.features == FEATURES_RELU && config.omega == OMEGA_GAUSSIAN);
+    CHECK(configure("favor", &config, exp_features, 2, &error) == 0);
+    CHECK(config.features == FEATURES_EXP && config.omega == OMEGA_ORTHOGONAL);
+    CHECK(configure("favor", &config, exp_features, 4, &error) == 0);
+    CHECK(config.features == FEATURES_EXP && config.omega == OMEGA_GAUSSIAN);
+}
+
 static void json_round_trip_of_every_mechanism(void) {
     for (int i = 0; attention_registry[i]; i++) {
         AttentionConfig config, back = sizes();
@@ -126,6 +139,7 @@ int main(void) {
     RUN(defaults_fill_in_what_was_not_given);
     RUN(foreign_options_are_refused);
     RUN(bad_sizes_are_refused);
+    RUN(defaults_follow_the_features);
     RUN(json_round_trip_of_every_mechanism);
     RUN(bad_json_is_refused);
     RUN(floats_are_written_as_people_write_them);
