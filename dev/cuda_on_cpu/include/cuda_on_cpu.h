@@ -12,6 +12,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+// Limits of the compiler's register allocation, of which there is none here.
+#ifndef __launch_bounds__
+#define __launch_bounds__(...)
+#endif
+
 #include "device_threads.h"
 #include "device_atomics.h"
 #include "device_math.h"
