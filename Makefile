@@ -33,12 +33,13 @@ LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard co
 # A test named *_gradient.c is compiled in double precision, with the library to match.
 GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter %_gradient.c,$(TEST_SOURCES))))
 TESTS           := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter-out %_gradient.c,$(TEST_SOURCES)))) $(BUILD)/test_gpt2
-TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh,$(wildcard core/test_*.sh attention/test_*.sh dataloader/test_*.sh scripts/test_*.sh))
+TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh,$(wildcard core/test_*.sh attention/test_*.sh dataloader/test_*.sh scripts/test_*.sh)) \
+                   dev/cuda_on_cpu/test_harness.sh
 
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)
 
-.PHONY: all check quickstart test test-programs test-interop bench clean help setup
+.PHONY: all check quickstart test test-programs run-tests test-interop bench clean help setup
 all: $(PROGRAMS)
 
 $(BUILD)/float/%.o: %.c $(BUILD)/config.mk
@@ -84,12 +85,17 @@ $(BUILD)/test_%: $(BUILD)/float/attention/test_%.o $(BUILD)/libslay.a
 $(BUILD)/test_%: $(BUILD)/float/dataloader/test_%.o $(BUILD)/libslay.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 
+include dev/cuda_on_cpu/harness.mk
+
 setup:
 	@scripts/setup.sh
 test: setup
+	@dev/cuda_on_cpu/headers.sh >/dev/null || true
 	@$(MAKE) --no-print-directory -s -j$$(nproc) test-programs
-	@scripts/run_tests.sh $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(TEST_SCRIPTS)
-test-programs: all $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient
+	@$(MAKE) --no-print-directory -s run-tests
+test-programs: all $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS)
+run-tests:
+	@scripts/run_tests.sh $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(TEST_SCRIPTS)
 test-interop: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/test_interop.sh
@@ -114,6 +120,8 @@ help:
 	@echo "make quickstart   set up, build, train a small GPT on generated stories, show what it writes"
 	@echo "                  (ATTENTION=$(ATTENTION) SECONDS=$(SECONDS))"
 	@echo "make test         set up, build, run every test"
+	@echo "make test-cuda    the GPU's tests on the CPU; -check, -asan, -schedules, -lazy, -valgrind: dev/cuda_on_cpu/README.md"
+	@echo "make test-gpu     the same tests with nvcc on a GPU"
 	@echo "make check        compile everything with warnings as errors"
 	@echo "make test-interop compare with tiktoken and transformers (makes its own Python environment)"
 	@echo "make bench        side-by-side benchmarks"

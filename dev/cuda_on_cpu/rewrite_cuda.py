@@ -85,11 +85,16 @@ def before_angle(text, end):
         i -= 1
 
 
+# In an expression `<` opens template arguments only when what follows their `>` could not follow a comparison.
 TEMPLATE_OPENING = re.compile(r'[A-Za-z_]\w*\s*<(?=[\w\s:,*&<>()\[\]+\-]*>\s*[({:*&]|[\w\s:,*&<>]*>\s*$)')
 
 
-def split_at_commas(text):
+DECLARED_TEMPLATE_OPENING = re.compile(r'[A-Za-z_]\w*\s*<')
+
+
+def split_at_commas(text, is_declaration=False):
     """Arguments of a call or parts of a declaration; commas inside brackets and template arguments stay."""
+    opening = DECLARED_TEMPLATE_OPENING if is_declaration else TEMPLATE_OPENING
     parts, start, i = [], 0, 0
     while i < len(text):
         c = text[i]
@@ -99,7 +104,7 @@ def split_at_commas(text):
         if c in OPENING:
             i = after_bracket(text, i)
             continue
-        template = TEMPLATE_OPENING.match(text, i) if (c.isalpha() or c == '_') else None
+        template = opening.match(text, i) if (c.isalpha() or c == '_') else None
         if template and (i == 0 or not (text[i - 1].isalnum() or text[i - 1] == '_')):
             depth, i = 1, template.end()
             while depth:
@@ -152,7 +157,7 @@ def required_template_arguments(text, kernel_start):
     opening = before_angle(head, len(head))
     if not TEMPLATE_BEFORE.search(head[:opening]):
         return 0
-    parameters = split_at_commas(head[opening + 1:-1])
+    parameters = split_at_commas(head[opening + 1:-1], is_declaration=True)
     return sum('=' not in parameter for parameter in parameters)
 
 
@@ -243,7 +248,7 @@ def take_alignment(declaration):
 
 def shared_variables(declaration, offset):
     """(type, name, dimensions) for each variable of a declaration without `__shared__`."""
-    parts = split_at_commas(declaration)
+    parts = split_at_commas(declaration, is_declaration=True)
     first = FIRST_VARIABLE.fullmatch(parts[0])
     others = [NEXT_VARIABLE.fullmatch(part) for part in parts[1:]]
     if not first or not all(others):
@@ -287,7 +292,8 @@ def refuse_unchecked(text):
     """A call that is a whole statement loses its status. `(void)call(...)` says that this is meant."""
     for match in STATEMENT_CALL.finditer(text):
         name = match.group(1)
-        if NO_STATUS.fullmatch(name) or not is_users_text(text, match.start(1)):
+        is_discarded_openly = text[max(0, match.start(1) - 40):match.start(1)].rstrip().endswith('(void)')
+        if is_discarded_openly or NO_STATUS.fullmatch(name) or not is_users_text(text, match.start(1)):
             continue
         end = after_bracket(text, match.end() - 1)
         if text[end:end + 50].lstrip().startswith(';'):
@@ -296,8 +302,7 @@ def refuse_unchecked(text):
 
 def is_users_text(text, offset):
     """Whether the offset is outside system headers, which gcc marks with flag 3."""
-    start = text.rfind('\n# ', 0, offset)
-    marker = LINE_MARKER.match(text, start + 1) if start >= 0 else None
+    marker = LINE_MARKER.match(text, text.rfind('\n# ', 0, offset) + 1)
     return marker is None or '3' not in marker.group(3).split()
 
 

@@ -159,12 +159,12 @@ __global__ void warp_operations(int *out) {
     mine[12] = (int)__reduce_xor_sync(whole, 1u << lane);
     mine[13] = (int)__shfl_sync(whole, (double)lane / 2, 9);
     mine[14] = (int)__bfloat162float(__shfl_xor_sync(whole, __float2bfloat16((float)lane), 2));
+    mine[19] = (int)__activemask();
     __syncwarp();
     if (lane % 2) mine[15] = __shfl_sync(0xaaaaaaaau, lane, 31); // only odd lanes
     mine[16] = (int)__reduce_or_sync(half, (unsigned)lane);
     mine[17] = (int)__reduce_and_sync(half, (unsigned)lane | 64);
     mine[18] = __reduce_max_sync(whole, lane - 40);
-    mine[19] = (int)__activemask();
 }
 static void test_warp_operations() {
     int *out = zeros<int>(64 * 20);

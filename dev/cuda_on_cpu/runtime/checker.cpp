@@ -87,24 +87,29 @@ uint32_t own_clock(int thread) {
     return warp.clock_segment == segment ? warp.own[thread % 32] : 1;
 }
 
-// ---- blocks of this launch: what each has released to the others
+// ---- blocks of this launch: what each has released to the others. By thread, 0 for never:
 struct BlockHistory {
-    uint32_t first_segment, released_segment;
-    int releasing_thread;
+    uint32_t first_segment;
     uint3 index;
+    uint32_t release_segment, releasers_fence;     // of the block's last atomic after a fence of the same thread
+    std::vector<uint32_t> fences, releases;        // segment of the thread's last fence, of its last atomic after that
 };
 std::vector<BlockHistory> blocks;
-bool block_has_fenced, block_has_acquired;
+bool block_has_acquired;
 
 const BlockHistory &block_of(uint32_t of_segment) {
     auto later = std::upper_bound(blocks.begin(), blocks.end(), of_segment,
                                   [](uint32_t value, const BlockHistory &history) { return value < history.first_segment; });
     return *(later - 1);
 }
+// A fence covers what its own thread did, and what was ordered before it by a barrier; the atomic that follows, by the
+// same thread or after a barrier, publishes it.
 bool released_to_others(const Access &access) {
     const BlockHistory &history = block_of(access.segment);
-    return access.segment < history.released_segment ||
-           (access.segment == history.released_segment && (int)access.thread == history.releasing_thread);
+    if (!history.release_segment) return false;
+    bool thread_fenced = history.fences[access.thread] >= access.segment;
+    return access.segment < history.releasers_fence || (thread_fenced && access.segment < history.release_segment) ||
+           (thread_fenced && history.releases[access.thread] >= access.segment);
 }
 
 bool ordered_before_now(const Access &earlier, int thread, bool is_shared) {
@@ -174,11 +179,13 @@ void remember(Cell &cell, const Access &now, AccessKind kind, uint32_t offset) {
     cell.read_place = offset;
 }
 
-void note_synchronisation(int thread) {
+void note_atomic(int thread) {
     block_has_acquired = true;
-    if (!block_has_fenced) return;
-    blocks.back().released_segment = segment;
-    blocks.back().releasing_thread = thread;
+    BlockHistory &history = blocks.back();
+    if (history.fences.empty() || !history.fences[(size_t)thread]) return;
+    history.release_segment = segment;
+    history.releasers_fence = std::max(history.releasers_fence, history.fences[(size_t)thread]);
+    history.releases[(size_t)thread] = segment;
 }
 
 } // namespace
@@ -192,7 +199,7 @@ void check_access(const void *address, size_t bytes, AccessKind kind, const void
     }
     int me = block.current;
     uint32_t offset = (uint32_t)((uintptr_t)place - program_start());
-    if (kind == AccessKind::atomic) note_synchronisation(me);
+    if (kind == AccessKind::atomic) note_atomic(me);
     Access now = {segment, std::min(own_clock(me), (1u << 21) - 1), (uint64_t)me, kind == AccessKind::atomic};
     size_t count = granules(address, bytes);
     for (size_t i = where.index; i < where.index + count; i++) {
@@ -256,8 +263,8 @@ void checker_launch() {
 }
 void checker_block() {
     block_segment = ++segment;
-    blocks.push_back({segment, 0, -1, blockIdx});
-    block_has_fenced = block_has_acquired = false;
+    blocks.push_back({segment, blockIdx, 0, 0, {}, {}});
+    block_has_acquired = false;
 }
 void checker_barrier() {
     ++segment;
@@ -282,7 +289,12 @@ void checker_warp_sync(int w, unsigned mask) {
     }
 }
 void memory_fence() {
-    block_has_fenced = true;
+    BlockHistory &history = blocks.back();
+    if (history.fences.empty()) {
+        history.fences.resize(max_threads);
+        history.releases.resize(max_threads);
+    }
+    history.fences[(size_t)block.current] = segment;
 }
 
 } // namespace cuda_on_cpu

@@ -8,6 +8,7 @@
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #define WITH_ADDRESS_SANITIZER 1
 #else
@@ -87,6 +88,9 @@ Fiber *fiber_take(void (*entry)()) {
     // Stacks a multiple of the page apart would fall on the same cache lines; each begins a little lower.
     size_t slot = (size_t)(fiber->stack - stacks) / slot_bytes;
     void **top = (void **)(fiber->stack + stack_bytes - 64 - slot * 320 % 16384);
+#if WITH_ADDRESS_SANITIZER // what the previous thread's last frames, never returned from, left marked
+    ASAN_UNPOISON_MEMORY_REGION((char *)top - 4096, (size_t)(fiber->stack + stack_bytes - (char *)top) + 4096);
+#endif
     *--top = nullptr; // no caller to return to; keeps the stack aligned as at a call
     *--top = (void *)entry;
     for (int registers = 0; registers < 6; registers++) *--top = nullptr;

@@ -1,6 +1,7 @@
 // NCCL among the processes of an MPI program: one process is one rank with one device.
 #include "matrix.h"
 
+#include <cstdlib>
 #include <nccl.h>
 #ifdef HAVE_MPI
 #include <mpi.h>
@@ -228,10 +229,18 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 }
 
 #ifdef HAVE_MPI
+static void finish_mpi() {
+    int finalised;
+    MPI_Finalized(&finalised);
+    if (!finalised) MPI_Finalize();
+}
 static ncclResult_t join(ncclComm *communicator, const ncclUniqueId &id) {
     int initialised, ranks, rank;
     MPI_Initialized(&initialised);
-    if (!initialised) MPI_Init(nullptr, nullptr);
+    if (!initialised) {
+        MPI_Init(nullptr, nullptr);
+        atexit(finish_mpi);
+    }
     MPI_Comm_dup(MPI_COMM_WORLD, &communicator->mpi);
     MPI_Comm_size(communicator->mpi, &ranks);
     MPI_Comm_rank(communicator->mpi, &rank);

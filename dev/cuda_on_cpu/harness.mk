@@ -1,0 +1,72 @@
+# The .cu files without a GPU: how X.cu becomes an object and a test program of a mode (README.md says what modes there
+# are), and the targets that run them. Included by the Makefile; needs BUILD, LDLIBS and $(BUILD)/libslay.a from there.
+
+# ---- what there is: library .cu files, and tests *_gpu.cu beside them
+CUDA_TEST_SOURCES    := $(wildcard core/test_*_gpu.cu attention/test_*_gpu.cu dataloader/test_*_gpu.cu test_gpt2.cu)
+CUDA_LIBRARY_SOURCES := $(filter-out $(CUDA_TEST_SOURCES),$(wildcard core/*.cu attention/*.cu))
+CUDA_TESTS           := $(patsubst %.cu,%,$(notdir $(CUDA_TEST_SOURCES)))
+CUDACC               := dev/cuda_on_cpu/cudacc
+CUDACC_PARTS         := $(CUDACC) dev/cuda_on_cpu/rewrite_cuda.py $(wildcard dev/cuda_on_cpu/include/*.h dev/cuda_on_cpu/include/*/*.h)
+CUDA_FLAGS           := -Wall -Wextra -fopenmp $(filter -D%,$(CONFIG_CFLAGS)) $(EXTRA_CUDA_FLAGS)
+# Empty where there are no CUDA headers; then no .cu file is compiled and test_harness.sh says so.
+CUDA_HEADERS         := $(shell dev/cuda_on_cpu/headers.sh --find)
+
+# ---- rules for one mode and precision: $(1) mode, $(2) suffix of the directory, $(3) flags
+define cuda_rules
+$(BUILD)/cuda_on_cpu/$(1)$(2)/%.o: %.cu $(CUDACC_PARTS)
+	@mkdir -p $$(@D)
+	$(CUDACC) --mode=$(1) $(CUDA_FLAGS) $(3) -c $$< -o $$@
+$(foreach test,$(CUDA_TEST_SOURCES),
+$(BUILD)/cuda_on_cpu/$(1)$(2)/$(notdir $(basename $(test))): $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)).o \
+    $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/cuda_on_cpu/$(1)$(2)/%.o) $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $(LDLIBS) -o $$@
+)
+endef
+$(foreach mode,fast check asan valgrind,$(eval $(call cuda_rules,$(mode),,))$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
+
+cuda_tests_of = $(if $(CUDA_HEADERS),$(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%)))
+CUDA_FAST_TESTS     := $(call cuda_tests_of,fast)
+CUDA_CHECK_TESTS    := $(call cuda_tests_of,check)
+CUDA_ASAN_TESTS     := $(call cuda_tests_of,asan)
+CUDA_VALGRIND_TESTS := $(call cuda_tests_of,valgrind)
+
+# ---- targets
+.PHONY: test-harness test-cuda test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy test-gpu
+test-harness: $(BUILD)/config.mk
+	@dev/cuda_on_cpu/headers.sh >/dev/null || true
+	@scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
+test-cuda: $(CUDA_FAST_TESTS)
+	@scripts/run_tests.sh $^
+test-cuda-check: $(CUDA_CHECK_TESTS)
+	@scripts/run_tests.sh $^
+test-cuda-asan: $(CUDA_ASAN_TESTS)
+	@ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $^
+test-cuda-valgrind: $(CUDA_VALGRIND_TESTS)
+	@set -e; for test in $^; do valgrind --quiet --error-exitcode=99 $$test; done
+test-cuda-lazy: $(CUDA_FAST_TESTS)
+	@CUDA_ON_CPU_LAZY=1 scripts/run_tests.sh $^
+# Ten orders of blocks, warps and lanes; the failing one's seed is printed.
+FIRST_SEED ?= 1
+test-cuda-schedules: $(CUDA_FAST_TESTS)
+	@set -e; for seed in $$(seq $(FIRST_SEED) $$(($(FIRST_SEED) + 9))); do \
+	    echo "random order, CUDA_ON_CPU_SEED=$$seed"; \
+	    CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=$$seed scripts/run_tests.sh $^; \
+	done
+
+# ---- the same tests on a real GPU
+NVCC       ?= nvcc
+CUDA_ARCH  ?= native
+NVCC_FLAGS := -std=c++17 -O3 -arch=$(CUDA_ARCH) -Xcompiler -fopenmp
+GPU_TESTS  := $(foreach precision,gpu gpu-bf16,$(CUDA_TESTS:%=$(BUILD)/$(precision)/%))
+define gpu_rules
+$(BUILD)/$(1)/%.o: %.cu
+	@mkdir -p $$(@D)
+	$(NVCC) $(NVCC_FLAGS) $(2) -MMD -c $$< -o $$@
+$(foreach test,$(CUDA_TEST_SOURCES),
+$(BUILD)/$(1)/$(notdir $(basename $(test))): $(BUILD)/$(1)/$(basename $(test)).o $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/$(1)/%.o) $(BUILD)/libslay.a
+	$(NVCC) $(NVCC_FLAGS) $$(filter %.o %.a,$$^) -lcublas -lcublasLt $(LDLIBS) -o $$@
+)
+endef
+$(eval $(call gpu_rules,gpu,))$(eval $(call gpu_rules,gpu-bf16,-DPRECISION_BF16))
+test-gpu: $(GPU_TESTS)
+	@scripts/run_tests.sh $^
