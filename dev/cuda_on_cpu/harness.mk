@@ -70,3 +70,10 @@ endef
 $(eval $(call gpu_rules,gpu,))$(eval $(call gpu_rules,gpu-bf16,-DPRECISION_BF16))
 test-gpu: $(GPU_TESTS)
 	@scripts/run_tests.sh $^
+
+# ---- do the tests notice broken kernels? MUTANT_FILES and MUTANT_TESTS choose; MUTANT_OPTIONS='--sample 100'
+MUTANT_FILES ?= $(CUDA_LIBRARY_SOURCES) $(wildcard core/*.cuh attention/*.cuh)
+MUTANT_TESTS ?= $(CUDA_TESTS)
+.PHONY: test-mutants
+test-mutants: $(filter $(BUILD)/cuda_on_cpu/check/%,$(CUDA_CHECK_TESTS))
+	@python3 dev/cuda_on_cpu/mutants.py --test $$(echo $(MUTANT_TESTS) | tr " " ,) $(MUTANT_OPTIONS) $(MUTANT_FILES)

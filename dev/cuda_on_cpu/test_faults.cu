@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define THREAD (blockIdx.x * blockDim.x + threadIdx.x)
+#define THREAD ((int)(blockIdx.x * blockDim.x + threadIdx.x))
 
 // ---- bounds
 __global__ void write_past_end(float *out, int n) {
     if (THREAD <= n) out[THREAD] = 1; // bug: write_past_end
 }
 __global__ void read_before_start(float *out, const float *in) {
-    out[THREAD] = in[(int)THREAD - 1]; // bug: read_before_start
+    out[THREAD] = in[THREAD - 1]; // bug: read_before_start
 }
 __global__ void read_past_shared(float *out) {
     __shared__ float first[32], second[32];
