@@ -16,9 +16,12 @@ define cuda_rules
 $(BUILD)/cuda_on_cpu/$(1)$(2)/%.o: %.cu $(CUDACC_PARTS)
 	@mkdir -p $$(@D)
 	$(CUDACC) --mode=$(1) $(CUDA_FLAGS) $(3) -c $$< -o $$@
+$(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/cuda_on_cpu/$(1)$(2)/%.o)
+	@rm -f $$@
+	ar rcs $$@ $$^
 $(foreach test,$(CUDA_TEST_SOURCES),
 $(BUILD)/cuda_on_cpu/$(1)$(2)/$(notdir $(basename $(test))): $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)).o \
-    $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/cuda_on_cpu/$(1)$(2)/%.o) $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+    $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $(LDLIBS) -o $$@
 )
 endef
@@ -62,8 +65,11 @@ define gpu_rules
 $(BUILD)/$(1)/%.o: %.cu
 	@mkdir -p $$(@D)
 	$(NVCC) $(NVCC_FLAGS) $(2) -MMD -c $$< -o $$@
+$(BUILD)/$(1)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/$(1)/%.o)
+	@rm -f $$@
+	ar rcs $$@ $$^
 $(foreach test,$(CUDA_TEST_SOURCES),
-$(BUILD)/$(1)/$(notdir $(basename $(test))): $(BUILD)/$(1)/$(basename $(test)).o $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/$(1)/%.o) $(BUILD)/libslay.a
+$(BUILD)/$(1)/$(notdir $(basename $(test))): $(BUILD)/$(1)/$(basename $(test)).o $(BUILD)/$(1)/libslay_cuda.a $(BUILD)/libslay.a
 	$(NVCC) $(NVCC_FLAGS) $$(filter %.o %.a,$$^) -lcublas -lcublasLt $(LDLIBS) -o $$@
 )
 endef

@@ -217,20 +217,20 @@ class Runner:
         with open(os.path.join(tree, mutant.path), 'w') as file:
             file.write(mutant.text)
 
-    def compile(self, mutant, tree, sources, log):
-        """Objects by source, changed ones fresh; None when the change does not compile."""
+    def compile(self, mutant, tree, test, log):
+        """The test's object and those of the changed sources; None when the change does not compile."""
         flags = ['-w'] + (['-DPRECISION_BF16'] if self.options.bf16 else [])
-        objects = {}
-        for source in sources:
-            objects[source] = os.path.join(self.objects, os.path.splitext(source)[0] + '.o')
+        objects = []
+        for source in self.program_sources(test):
+            is_test = os.path.basename(source).startswith('test_')
             if mutant.path in included_files(source):
-                objects[source] = os.path.join(tree, source.replace('/', '_') + '.o')
-                if os.path.exists(objects[source]):  # from the test before
-                    continue
-                if self.call(self.cudacc + flags + ['-c', os.path.join(tree, source), '-o', objects[source]], 300, log):
+                changed = os.path.join(tree, source.replace('/', '_') + '.o')
+                objects.append(changed)
+                compiled_before = os.path.exists(changed)
+                if not compiled_before and self.call(self.cudacc + flags + ['-c', os.path.join(tree, source), '-o', changed], 300, log):
                     return None
-            elif not os.path.exists(objects[source]):
-                sys.exit(f'mutants: there is no {objects[source]}; make test-mutants builds it')
+            elif is_test:
+                objects.append(os.path.join(self.objects, os.path.splitext(source)[0] + '.o'))
         return objects
 
     def result_of(self, mutant):
@@ -241,10 +241,11 @@ class Runner:
         self.plant(mutant, tree)
         try:
             for test in self.options.test.split(','):
-                objects = self.compile(mutant, tree, self.program_sources(test), log)
+                objects = self.compile(mutant, tree, test, log)
                 if objects is None:
                     return 'not compiled'
-                inputs = list(objects.values()) + [os.path.join(self.options.build, 'libslay.a')]
+                # what the changed objects define is taken from them, the rest from the library
+                inputs = objects + [os.path.join(self.objects, 'libslay_cuda.a'), os.path.join(self.options.build, 'libslay.a')]
                 if self.call(self.cudacc + inputs + ['-o', program], 120, log):
                     with open(log) as file:
                         sys.exit(f'mutants: cannot link: {file.read()[-500:]}')

@@ -47,6 +47,8 @@ __global__ void read_uninitialised_shared(float *out) {
 // ---- races
 __global__ void no_barrier(float *out) {
     __shared__ float values[64];
+    values[threadIdx.x] = 0;
+    __syncthreads();
     values[threadIdx.x] = 1;
     out[THREAD] = values[63 - threadIdx.x]; // bug: no_barrier
 }
@@ -61,7 +63,7 @@ __global__ void no_barrier_before_reuse(float *out) {
 __global__ void no_syncwarp(float *out) {
     __shared__ float values[32];
     values[threadIdx.x] = 1;
-    __shfl_sync(0xffffffffu, 1, 0); // orders nothing
+    __shfl_sync(0xffffffffu, 1, 0); // all have written, but a shuffle orders nothing
     out[THREAD] = values[31 - threadIdx.x]; // bug: no_syncwarp
 }
 __global__ void no_atomic(float *out) {

@@ -94,7 +94,7 @@ struct BlockHistory {
     uint32_t release_segment, releasers_fence;     // of the block's last atomic after a fence of the same thread
     std::vector<uint32_t> fences, releases;        // segment of the thread's last fence, of its last atomic after that
 };
-std::vector<BlockHistory> blocks;
+std::vector<BlockHistory> &blocks = *new std::vector<BlockHistory>; // never destroyed: work may still run at exit
 bool block_has_acquired;
 
 const BlockHistory &block_of(uint32_t of_segment) {

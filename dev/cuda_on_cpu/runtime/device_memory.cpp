@@ -31,7 +31,7 @@ static size_t round_up(size_t bytes, size_t multiple) {
 }
 
 static std::map<const char *, Allocation> &allocations() { // by address
-    static std::map<const char *, Allocation> table;
+    static auto &table = *new std::map<const char *, Allocation>; // never destroyed: work may still run at exit
     return table;
 }
 

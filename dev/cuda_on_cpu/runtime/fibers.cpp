@@ -51,7 +51,7 @@ static constexpr size_t slots = max_threads + 8;
 
 Fiber host_fiber, *current_fiber = &host_fiber;
 static char *stacks;
-static std::vector<Fiber *> idle;
+static std::vector<Fiber *> &idle = *new std::vector<Fiber *>; // never destroyed: work may still run at exit
 
 static Fiber *new_fiber() {
     static size_t used = 0;

@@ -64,28 +64,16 @@ static void become(int thread) {
 }
 
 [[noreturn]] static void report_deadlock() {
-    std::string waiting;
-    int shown = 0;
-    for (int t = 0; t < block.threads; t++) {
-        if (threads[t].state != ThreadState::at_barrier && threads[t].state != ThreadState::at_warp_operation) continue;
-        if (shown++ == 4) break;
-        char line[600];
-        snprintf(line, sizeof line, "\n    thread (%u,%u,%u) waits at %s, %s:%d", threads[t].index.x, threads[t].index.y,
-                 threads[t].index.z, threads[t].state == ThreadState::at_barrier ? "a block barrier" : "a warp operation",
-                 threads[t].place.file, threads[t].place.line);
-        waiting += line;
-    }
-    fault("barrier", nowhere, "deadlock: none of %d threads can go on%s", block.alive, waiting.c_str());
+    for (int t = 0; t < block.threads; t++)
+        if (threads[t].state == ThreadState::at_warp_operation) report_divergence(t);
+    fault("barrier", block.barrier_place, "deadlock: %d of %d threads wait at __syncthreads", block.arrived, block.alive);
 }
 
 void wait_for_others() {
     int me = block.current, next = next_thread();
     if (next < 0) report_deadlock();
     if (next != me) {
-        if (threads[next].state == ThreadState::not_started) {
-            extern void fiber_main();
-            threads[next].fiber = fiber_take(fiber_main);
-        }
+        if (threads[next].state == ThreadState::not_started) threads[next].fiber = fiber_take(fiber_main);
         block.current = next;
         fiber_switch(threads[next].fiber);
     }

@@ -47,6 +47,8 @@ inline bool same_place(Place a, Place b) {
     return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
 }
 void check_exit_of_lane(int thread); // a lane that others wait for may not end
+[[noreturn]] void report_divergence(int thread);
+void fiber_main(); // where every fiber begins
 
 } // namespace cuda_on_cpu
 

@@ -74,7 +74,7 @@ void *place_shared(size_t bytes, size_t alignment, const char *name) {
 
 // ---- the attribute that allows more than 48 KB of dynamic shared memory
 static std::map<const void *, size_t> &raised_limits() {
-    static std::map<const void *, size_t> limits;
+    static auto &limits = *new std::map<const void *, size_t>;
     return limits;
 }
 size_t dynamic_shared_allowed(const void *kernel) {

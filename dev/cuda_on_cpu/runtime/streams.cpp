@@ -46,29 +46,47 @@ struct Event {
     CapturePointer capture;
 };
 
+// Work may still run when the program exits, after static objects have been destroyed; so these never are.
 std::map<cudaStream_t, Stream> &streams() {
-    static std::map<cudaStream_t, Stream> table{{nullptr, Stream()}};
+    static auto &table = *new std::map<cudaStream_t, Stream>{{nullptr, Stream()}};
     return table;
 }
 std::set<Event *> &events() {
-    static std::set<Event *> table;
+    static auto &table = *new std::set<Event *>;
     return table;
 }
-std::vector<NodePointer> pending;
+std::vector<NodePointer> &pending() {
+    static auto &nodes = *new std::vector<NodePointer>;
+    return nodes;
+}
 int active_captures;
 
 cudaStream_t canonical(cudaStream_t stream) {
     return stream == cudaStreamLegacy || stream == cudaStreamPerThread ? nullptr : stream;
 }
 
-void run(const NodePointer &node) {
-    if (node->done) return;
-    node->done = true;
-    std::vector<NodePointer> before = std::move(node->after);
-    node->after.clear();
-    for (const NodePointer &other : before) run(other);
-    if (node->work) node->work();
-    node->work = nullptr;
+// Whatever comes before it first; not by recursion, since a stream may hold thousands of nodes.
+void run(const NodePointer &last) {
+    std::vector<NodePointer> stack{last};
+    while (!stack.empty()) {
+        NodePointer node = stack.back();
+        if (!node->done && !node->after.empty()) {
+            stack.push_back(node->after.back());
+            node->after.pop_back();
+            continue;
+        }
+        stack.pop_back();
+        if (node->done) continue;
+        node->done = true;
+        std::function<void()> work = std::move(node->work);
+        node->work = nullptr;
+        if (work) work();
+    }
+}
+
+void forget_done_nodes() {
+    auto &nodes = pending();
+    nodes.erase(std::remove_if(nodes.begin(), nodes.end(), [](const NodePointer &node) { return node->done; }), nodes.end());
 }
 
 void add_predecessor(const NodePointer &node, const NodePointer &earlier) {
@@ -87,7 +105,8 @@ NodePointer append(cudaStream_t stream, std::function<void()> work) {
         add_predecessor(node, streams()[nullptr].last);
     }
     own.last = node;
-    pending.push_back(node);
+    pending().push_back(node);
+    if (pending().size() % 4096 == 0) forget_done_nodes();
     return node;
 }
 
@@ -122,8 +141,8 @@ void finish_stream(cudaStream_t stream) {
 }
 
 void finish_all_work() {
-    std::vector<NodePointer> nodes = std::move(pending);
-    pending.clear();
+    std::vector<NodePointer> nodes = std::move(pending());
+    pending().clear();
     if (options().order == Order::random)
         for (size_t i = nodes.size(); i > 1; i--) std::swap(nodes[i - 1], nodes[random_below((uint32_t)i)]);
     for (const NodePointer &node : nodes) run(node);

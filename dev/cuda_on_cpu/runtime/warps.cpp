@@ -68,13 +68,13 @@ static void check_mask(unsigned mask, Place place) {
     if (mask & ~alive) fault("warp operation", place, "the mask %08x names lanes %08x, which have returned", mask, mask & ~alive);
 }
 
-static void check_all_at_one_place(const Thread *lanes, unsigned mask, const Thread &me) {
+// Lanes of the mask may still wait at an operation that lies before this one; then all go on when those have come here.
+static bool all_are_here(const Thread *lanes, unsigned mask, const Thread &me) {
     for (unsigned rest = mask; rest; rest &= rest - 1) {
         const Thread &other = lanes[__builtin_ctz(rest)];
-        if (other.mask != mask || other.operation != me.operation || !same_place(other.place, me.place))
-            fault("warp operation", me.place, "lane %d waits at %s:%d with mask %08x, lane %d at %s:%d with mask %08x",
-                  __builtin_ctz(rest), other.place.file, other.place.line, other.mask, lane(), me.place.file, me.place.line, mask);
+        if (other.mask != mask || other.operation != me.operation || !same_place(other.place, me.place)) return false;
     }
+    return true;
 }
 
 uint64_t warp_operation(WarpOperation operation, unsigned mask, uint64_t value, int source_lane, Place place) {
@@ -89,19 +89,36 @@ uint64_t warp_operation(WarpOperation operation, unsigned mask, uint64_t value, 
     me.source_lane = source_lane;
     me.place = place;
     warps[w].waiting |= bit;
-    if ((warps[w].waiting & mask) != mask) {
+    Thread *lanes = threads + w * 32;
+    if ((warps[w].waiting & mask) != mask || !all_are_here(lanes, mask, me)) {
         me.state = ThreadState::at_warp_operation;
         wait_for_others();
         return me.result;
     }
-    Thread *lanes = threads + w * 32;
-    check_all_at_one_place(lanes, mask, me);
     give_results(lanes, mask, operation);
     if (operation == WarpOperation::sync) checker_warp_sync(w, mask);
     warps[w].waiting &= ~mask;
     warps[w].ready |= mask & ~bit;
     if (mask & ~bit) block.ready_warps |= 1u << w;
     return me.result;
+}
+
+// No thread can go on, and this one waits in a warp: for whom, and where is that lane?
+void report_divergence(int thread) {
+    Thread &me = threads[thread];
+    const Thread *lanes = threads + thread / 32 * 32;
+    block.current = thread;
+    threadIdx = me.index;
+    for (unsigned rest = me.mask; rest; rest &= rest - 1) {
+        const Thread &other = lanes[__builtin_ctz(rest)];
+        if (other.state == ThreadState::at_barrier)
+            fault("warp operation", me.place, "lane %d waits for lane %d with mask %08x, which waits at __syncthreads, %s:%d", lane(),
+                  __builtin_ctz(rest), me.mask, other.place.file, other.place.line);
+        if (other.mask != me.mask || other.operation != me.operation || !same_place(other.place, me.place))
+            fault("warp operation", me.place, "lane %d waits for lane %d with mask %08x, which waits at %s:%d with mask %08x", lane(),
+                  __builtin_ctz(rest), me.mask, other.place.file, other.place.line, other.mask);
+    }
+    fault("warp operation", me.place, "lane %d waits forever with mask %08x", lane(), me.mask);
 }
 
 void check_tile(const void *start, unsigned leading, size_t element_bytes, Place place) {
