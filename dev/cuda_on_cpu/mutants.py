@@ -117,8 +117,20 @@ def conditions(text, start, end):
             first += len(parts[0]) + 1
             last = first + len(parts[1])
         yield match.group(1), first, last
-    for match in re.compile(r'([^;{}=?:,(]*[<>][^;{}=?:,()]*(?:\([^()]*\)[^;{}=?:,()]*)*)\?').finditer(text, start, end):
-        yield 'choice', match.start(1), match.end(1)
+    for match in re.compile(r'\?').finditer(text, start, end):
+        yield 'choice', start_of_choice(text, match.start()), match.start()
+
+
+def start_of_choice(text, question):
+    """Where the condition before a `?` begins: after an assignment, an open bracket, a comma or a statement's end."""
+    depth, i = 0, question - 1
+    while True:
+        c = text[i]
+        depth += (c in ')]') - (c in '([')
+        is_assignment = c == '=' and text[i - 1] not in '<>=!' and text[i + 1] != '='
+        if depth < 0 or c in ';{}' or (depth == 0 and (c in ',?:' or is_assignment)):
+            return i + 1
+        i -= 1
 
 
 def is_template_bracket(text, offset):

@@ -33,7 +33,8 @@ static void test_all_reduce() {
     nccl_check(ncclGroupStart());
     nccl_check(ncclAllReduce(values, values, 10, ncclFloat, ncclSum, communicator, stream));
     nccl_check(ncclGroupEnd());
-    for (int i = 0; i < 10; i++) CHECK(from_device(values, 10)[(size_t)i] == (float)(ranks * i + 100 * (ranks - 1) * ranks / 2));
+    for (int i = 0; i < 10; i++)
+        CHECK(from_device(values, 10)[(size_t)i] == (float)(ranks * i + 100 * (ranks - 1) * ranks / 2));
     nccl_check(ncclAllReduce(values, values, 10, ncclFloat, ncclAvg, communicator, stream));
     CHECK(from_device(values, 10)[1] == (float)(ranks + 100 * (ranks - 1) * ranks / 2));
     cuda_check(cudaFree(values));

@@ -65,8 +65,7 @@ static void test_templates_and_pointers_to_kernels() {
     scale<float, 4><<<4, 32>>>(values, 100);
     add_constant<<<1, 32>>>(values, 0.5f, 100); // the argument's type is deduced
     void (*chosen)(float *, int) = scale<float, 2>;
-    chosen<<<(100 + 31) / 32, 32, 0, 0>>>(values,
-                                          100);
+    chosen<<<(100 + 31) / 32, 32, 0, 0>>>(values, 100);
     launch_check();
     std::vector<float> found = from_device(values, 100);
     CHECK(found[0] == 13 && found[99] == 13);
@@ -119,14 +118,16 @@ static void test_dynamic_shared() {
     launch_check();
     std::vector<int> found = from_device(device, values.size());
     for (int i = 0; i < n; i++) CHECK(found[(size_t)i] == n - 1 - i);
-    CHECK(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 * 1024) == cudaErrorInvalidValue);
+    CHECK(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 * 1024) ==
+          cudaErrorInvalidValue);
     CHECK(cudaGetLastError() == cudaErrorInvalidValue);
     cuda_check(cudaFree(device));
 }
 
 // ---- barriers with votes
 __global__ void vote_at_barrier(int *out) {
-    int count = __syncthreads_count(threadIdx.x % 3 == 0), all = __syncthreads_and(threadIdx.x < 100), any = __syncthreads_or(threadIdx.x == 7);
+    int count = __syncthreads_count(threadIdx.x % 3 == 0), all = __syncthreads_and(threadIdx.x < 100),
+        any = __syncthreads_or(threadIdx.x == 7);
     int none = __syncthreads_or(0);
     if (threadIdx.x == 99) out[0] = count, out[1] = all, out[2] = any, out[3] = none;
 }
@@ -239,7 +240,8 @@ static void test_atomics_and_fences() {
     launch_check();
     std::vector<unsigned> found = from_device(counters, 7);
     std::vector<float> sums = from_device(total, 2);
-    CHECK(found[0] == 0 && found[1] == 1920 && found[2] == 959 && found[3] == 953 && found[4] == 0xffffffffu && found[5] == 7 && found[6] == 9);
+    CHECK(found[0] == 0 && found[1] == 1920 && found[2] == 959 && found[3] == 953 && found[4] == 0xffffffffu &&
+          found[5] == 7 && found[6] == 9);
     CHECK(sums[0] == 5 && sums[1] == 480);
     for (void *p : {(void *)counters, (void *)partial, (void *)total, (void *)in}) cuda_check(cudaFree(p));
 }
@@ -375,7 +377,8 @@ static void test_graphs() {
     cuda_check(cudaEventRecord(join, side));
     cuda_check(cudaStreamWaitEvent(stream, join, 0));
     float *refused;
-    CHECK(cudaMalloc(&refused, 4) == cudaErrorStreamCaptureUnsupported && cudaGetLastError() == cudaErrorStreamCaptureUnsupported);
+    CHECK(cudaMalloc(&refused, 4) == cudaErrorStreamCaptureUnsupported &&
+          cudaGetLastError() == cudaErrorStreamCaptureUnsupported);
     cuda_check(cudaStreamEndCapture(stream, &graph));
     CHECK(from_device(values, 64)[0] == 1); // nothing has run yet
     cuda_check(cudaGraphInstantiate(&executable, graph, 0));
@@ -394,7 +397,8 @@ static void test_refused_launches_and_facts() {
     fill<<<1, 1025>>>(values, 1, 4);
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration && cudaGetLastError() == cudaSuccess);
     fill<<<dim3(1, 65536), 1>>>(values, 1, 4);
-    CHECK(cudaPeekAtLastError() == cudaErrorInvalidConfiguration && cudaGetLastError() == cudaErrorInvalidConfiguration);
+    CHECK(cudaPeekAtLastError() == cudaErrorInvalidConfiguration &&
+          cudaGetLastError() == cudaErrorInvalidConfiguration);
     fill<<<0, 32>>>(values, 1, 4);
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
     fill<<<1, dim3(1, 1, 65)>>>(values, 1, 4);

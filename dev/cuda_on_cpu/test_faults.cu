@@ -63,7 +63,7 @@ __global__ void no_barrier_before_reuse(float *out) {
 __global__ void no_syncwarp(float *out) {
     __shared__ float values[32];
     values[threadIdx.x] = 1;
-    __shfl_sync(0xffffffffu, 1, 0); // all have written, but a shuffle orders nothing
+    __shfl_sync(0xffffffffu, 1, 0);         // all have written, but a shuffle orders nothing
     out[THREAD] = values[31 - threadIdx.x]; // bug: no_syncwarp
 }
 __global__ void no_atomic(float *out) {
@@ -78,8 +78,10 @@ __global__ void no_fence(unsigned *counter, float *partial, float *out) {
 }
 // ---- barriers and warps
 __global__ void different_barriers(float *out) {
-    if (threadIdx.x < 16) __syncthreads();
-    else __syncthreads(); // bug: different_barriers
+    if (threadIdx.x < 16)
+        __syncthreads();
+    else
+        __syncthreads(); // bug: different_barriers
     out[THREAD] = 1;
 }
 __global__ void barrier_after_return(float *out, int n) {
@@ -93,8 +95,10 @@ __global__ void shuffle_after_return(float *out, int n) {
 }
 __global__ void shuffle_in_branches(float *out) {
     float value = 1;
-    if (threadIdx.x % 2) value = __shfl_xor_sync(0xffffffffu, value, 1);
-    else value = __shfl_xor_sync(0xffffffffu, value, 2); // bug: shuffle_in_branches
+    if (threadIdx.x % 2)
+        value = __shfl_xor_sync(0xffffffffu, value, 1);
+    else
+        value = __shfl_xor_sync(0xffffffffu, value, 2); // bug: shuffle_in_branches
     out[THREAD] = value;
 }
 __global__ void shuffle_from_outside_mask(float *out) {
@@ -130,6 +134,12 @@ __global__ void deep_stack(float *out) {
 __global__ void much_static_shared(float *out) {
     __shared__ float values[13 * 1024];
     values[threadIdx.x] = 1;
+    out[THREAD] = values[threadIdx.x];
+}
+__global__ void much_shared_in_all(float *out) {
+    extern __shared__ float buffer[];
+    __shared__ float values[1024];
+    values[threadIdx.x] = buffer[threadIdx.x] = 1;
     out[THREAD] = values[threadIdx.x];
 }
 __global__ void fill(float *out, float value) {
@@ -213,6 +223,7 @@ int main(int argc, char **argv) {
     CASE("misaligned_tile") misaligned_tile<<<1, 32>>>(out, (const __nv_bfloat16 *)in);
     CASE("deep_stack") deep_stack<<<1, 1>>>(out);
     CASE("much_static_shared") much_static_shared<<<1, 32>>>(out);
+    CASE("much_shared_in_all") much_shared_in_all<<<1, 32, 46 << 10>>>(out);
     CASE("host_reads_device") printf("%g\n", in[3]); // bug: host_reads_device
     CASE("copy_wrong_way") cudaMemcpy(host, out, 64, cudaMemcpyHostToDevice);
     CASE("copy_too_much") cudaMemcpy(host, out, 1604, cudaMemcpyDeviceToHost);

@@ -21,9 +21,11 @@ finish() {
     exit
 }
 
-# ---- the rewriter needs no headers
+# ---- what needs no headers
 if command -v python3 >/dev/null; then
-    if python3 "$here/test_rewrite_cuda.py" >"$work/log" 2>&1; then ok; else fail "test_rewrite_cuda.py" "$work/log"; fi
+    for test in test_rewrite_cuda.py test_mutants.py; do
+        if python3 "$here/$test" >"$work/log" 2>&1; then ok; else fail "$test" "$work/log"; fi
+    done
 fi
 why=""
 command -v g++ >/dev/null || why="there is no g++"
@@ -162,6 +164,7 @@ in_kernel fast "memory fault" use_freed "block (0,0,0), thread (0,0,0)"
 in_kernel fast "memory fault" read_host_memory "block (0,0,0), thread (0,0,0)"
 in_kernel fast "waits for lane 8 .* which waits at __syncthreads" warp_waits_at_barrier "block (0,0,0), thread (0,0,0)"
 caught fast much_static_shared "53248 bytes" "kernel much_static_shared, block (0,0,0), thread (0,0,0)"
+caught fast much_shared_in_all "4096 bytes static and 47104 dynamic" "kernel much_shared_in_all, block (0,0,0), thread (0,0,0)"
 caught fast copy_wrong_way "HostToDevice"
 caught fast copy_too_much "out of bounds"
 caught fast set_too_much "out of bounds"

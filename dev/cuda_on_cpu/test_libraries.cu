@@ -40,9 +40,11 @@ struct Shape {
     bool ta, tb;
 };
 // Element (i, j) of alpha op(a) op(b) + beta c, column-major.
-static float expected(const Shape &s, const float *a, const float *b, const float *c, float alpha, float beta, int i, int j) {
+static float expected(const Shape &s, const float *a, const float *b, const float *c, float alpha, float beta, int i,
+                      int j) {
     float sum = 0;
-    for (int k = 0; k < s.k; k++) sum += (s.ta ? a[i * s.lda + k] : a[k * s.lda + i]) * (s.tb ? b[k * s.ldb + j] : b[j * s.ldb + k]);
+    for (int k = 0; k < s.k; k++)
+        sum += (s.ta ? a[i * s.lda + k] : a[k * s.lda + i]) * (s.tb ? b[k * s.ldb + j] : b[j * s.ldb + k]);
     return alpha * sum + beta * c[j * s.ldc + i];
 }
 
@@ -50,19 +52,22 @@ static void check_batched(bool ta, bool tb) {
     Shape s = {5, 7, 9, 11, 12, 6, ta, tb};
     int count = 3;
     long long stride_a = s.lda * 9, stride_b = s.ldb * 9, stride_c = s.ldc * 7;
-    std::vector<float> a = pattern((size_t)(stride_a * count), 3), b = pattern((size_t)(stride_b * count), 5), c = pattern((size_t)(stride_c * count), 7);
+    std::vector<float> a = pattern((size_t)(stride_a * count), 3), b = pattern((size_t)(stride_b * count), 5),
+                       c = pattern((size_t)(stride_c * count), 7);
     floatX *da = to_device(a), *db = to_device(b), *dc = to_device(c);
     float alpha = 0.5f, beta = 2;
-    cublas_check(cublasGemmStridedBatchedEx(cublas_on(0), ta ? T : N, tb ? T : N, s.m, s.n, s.k, &alpha, da, number_type, s.lda, stride_a, db,
-                                            number_type, s.ldb, stride_b, &beta, dc, number_type, s.ldc, stride_c, count,
-                                            CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    cublas_check(cublasGemmStridedBatchedEx(
+        cublas_on(0), ta ? T : N, tb ? T : N, s.m, s.n, s.k, &alpha, da, number_type, s.lda, stride_a, db, number_type,
+        s.ldb, stride_b, &beta, dc, number_type, s.ldc, stride_c, count, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     std::vector<float> found = from_device(dc, c.size());
     for (int batch = 0; batch < count; batch++)
         for (int j = 0; j < s.n; j++) {
             const float *c_of = c.data() + batch * stride_c;
             for (int i = 0; i < s.m; i++)
-                CHECK_CLOSE(found[(size_t)(batch * stride_c + j * s.ldc + i)],
-                            expected(s, a.data() + batch * stride_a, b.data() + batch * stride_b, c_of, alpha, beta, i, j), tolerance);
+                CHECK_CLOSE(
+                    found[(size_t)(batch * stride_c + j * s.ldc + i)],
+                    expected(s, a.data() + batch * stride_a, b.data() + batch * stride_b, c_of, alpha, beta, i, j),
+                    tolerance);
             CHECK(found[(size_t)(batch * stride_c + j * s.ldc + s.m)] == c_of[j * s.ldc + s.m]); // the gap stays
         }
     for (floatX *p : {da, db, dc}) cuda_check(cudaFree(p));
@@ -75,7 +80,8 @@ static void test_refusals() {
     floatX *a = to_device(pattern(64, 3)), *b = to_device(pattern(64, 5)), *c = to_device(pattern(64, 7));
     float one = 1;
     auto status = [&](int m, int lda, int ldc, cudaDataType type_c, cublasComputeType_t compute) {
-        return cublasGemmEx(cublas_on(0), N, N, m, 4, 4, &one, a, number_type, lda, b, number_type, 4, &one, c, type_c, ldc, compute, CUBLAS_GEMM_DEFAULT);
+        return cublasGemmEx(cublas_on(0), N, N, m, 4, 4, &one, a, number_type, lda, b, number_type, 4, &one, c, type_c,
+                            ldc, compute, CUBLAS_GEMM_DEFAULT);
     };
     CHECK(status(4, 4, 4, number_type, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_SUCCESS);
     CHECK(status(0, 4, 4, number_type, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_SUCCESS);
@@ -84,8 +90,8 @@ static void test_refusals() {
     CHECK(status(4, 4, 3, number_type, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_INVALID_VALUE);
     CHECK(status(4, 4, 4, CUDA_R_16F, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
     CHECK(status(4, 4, 4, number_type, CUBLAS_COMPUTE_16F) == CUBLAS_STATUS_NOT_SUPPORTED);
-    CHECK(cublasGemmEx(NULL, N, N, 4, 4, 4, &one, a, number_type, 4, b, number_type, 4, &one, c, number_type, 4, CUBLAS_COMPUTE_32F,
-                       CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_NOT_INITIALIZED);
+    CHECK(cublasGemmEx(NULL, N, N, 4, 4, 4, &one, a, number_type, 4, b, number_type, 4, &one, c, number_type, 4,
+                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT) == CUBLAS_STATUS_NOT_INITIALIZED);
     for (floatX *p : {a, b, c}) cuda_check(cudaFree(p));
 }
 
@@ -97,7 +103,8 @@ struct Fused {
     int m, n, k, aux_leading;
     cudaDataType bias_type;
 };
-template <typename Value> static void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute, Value value) {
+template <typename Value>
+static void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute, Value value) {
     cublas_check(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value));
 }
 static cublasStatus_t run(const Fused &f) {
@@ -124,10 +131,13 @@ static cublasStatus_t run(const Fused &f) {
     cublas_check(cublasLtMatrixLayoutCreate(&b, number_type, f.tb ? f.n : f.k, f.tb ? f.k : f.n, f.tb ? f.n : f.k));
     cublas_check(cublasLtMatrixLayoutCreate(&d, number_type, f.m, f.n, f.m));
     cublas_check(cublasLtMatmulPreferenceCreate(&preference));
-    cublas_check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes));
-    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, d, d, preference, 1, &heuristic, &found);
+    cublas_check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                      &workspace_bytes, sizeof workspace_bytes));
+    cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, d, d, preference, 1, &heuristic, &found);
     CHECK(found == (status == CUBLAS_STATUS_SUCCESS));
-    status = cublasLtMatmul(handle, description, &one, f.a, a, f.b, b, &zero, f.d, d, f.d, d, &heuristic.algo, workspace, workspace_bytes, 0);
+    status = cublasLtMatmul(handle, description, &one, f.a, a, f.b, b, &zero, f.d, d, f.d, d, &heuristic.algo,
+                            workspace, workspace_bytes, 0);
     cublas_check(cublasLtMatmulPreferenceDestroy(preference));
     for (cublasLtMatrixLayout_t layout : {a, b, d}) cublas_check(cublasLtMatrixLayoutDestroy(layout));
     cublas_check(cublasLtMatmulDescDestroy(description));
@@ -145,11 +155,14 @@ static double gelu_slope(double x) {
 
 static void test_epilogues() {
     int m = 16, n = 7, k = 9, length = 16 * 9;
-    std::vector<float> a = pattern((size_t)length, 3), b = pattern((size_t)length, 5), bias = pattern(16, 11), aux = pattern((size_t)(m * n), 13);
-    floatX *da = to_device(a), *db = to_device(b), *dd = to_device(aux), *dbias = to_device(bias), *daux = to_device(aux);
+    std::vector<float> a = pattern((size_t)length, 3), b = pattern((size_t)length, 5), bias = pattern(16, 11),
+                       aux = pattern((size_t)(m * n), 13);
+    floatX *da = to_device(a), *db = to_device(b), *dd = to_device(aux), *dbias = to_device(bias),
+           *daux = to_device(aux);
     Fused f = {CUBLASLT_EPILOGUE_DEFAULT, true, false, da, db, dd, dbias, daux, m, n, k, m, number_type};
     Shape s = {m, n, k, k, k, m, true, false};
-    for (cublasLtEpilogue_t epilogue : {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU}) {
+    for (cublasLtEpilogue_t epilogue : {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
+                                        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU}) {
         f.epilogue = epilogue;
         cublas_check(run(f));
         std::vector<float> found = from_device(dd, (size_t)(m * n)), kept = from_device(daux, (size_t)(m * n));
@@ -173,7 +186,8 @@ static void test_epilogues() {
 static void test_bias_gradient() {
     int m = 8, n = 16, k = 9;
     std::vector<float> a = pattern((size_t)(m * k), 3), b = pattern((size_t)(n * k), 5);
-    floatX *da = to_device(a), *db = to_device(b), *dd = to_device(pattern((size_t)(m * n), 7)), *dbias = to_device(std::vector<float>(16, 9.0f));
+    floatX *da = to_device(a), *db = to_device(b), *dd = to_device(pattern((size_t)(m * n), 7)),
+           *dbias = to_device(std::vector<float>(16, 9.0f));
     cublas_check(run({CUBLASLT_EPILOGUE_BGRADB, false, true, da, db, dd, dbias, NULL, m, n, k, 0, number_type}));
     std::vector<float> found = from_device(dbias, (size_t)n);
     for (int j = 0; j < n; j++) {
@@ -185,7 +199,8 @@ static void test_bias_gradient() {
 }
 
 static void test_lt_refusals() {
-    floatX *a = to_device(pattern(256, 3)), *b = to_device(pattern(256, 5)), *d = to_device(pattern(256, 7)), *bias = to_device(pattern(64, 9));
+    floatX *a = to_device(pattern(256, 3)), *b = to_device(pattern(256, 5)), *d = to_device(pattern(256, 7)),
+           *bias = to_device(pattern(64, 9));
     Fused right = {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, true, false, a, b, d, bias, a + 128, 8, 8, 8, 8, number_type};
     CHECK(run(right) == CUBLAS_STATUS_SUCCESS);
     Fused f = right;

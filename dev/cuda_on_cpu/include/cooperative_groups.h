@@ -26,7 +26,9 @@ template <unsigned Size, typename Parent = void> struct thread_block_tile {
     thread_block_tile() = default;
     template <typename OtherParent> thread_block_tile(const thread_block_tile<Size, OtherParent> &) {}
 
-    static unsigned mask() { return Size == 32 ? 0xffffffffu : ((1u << Size % 32) - 1) << cuda_on_cpu::first_lane(Size); }
+    static unsigned mask() {
+        return Size == 32 ? 0xffffffffu : ((1u << Size % 32) - 1) << cuda_on_cpu::first_lane(Size);
+    }
     static unsigned thread_rank() { return (unsigned)cuda_on_cpu::lane() % Size; }
     static constexpr unsigned size() { return Size; }
     static constexpr unsigned num_threads() { return Size; }

@@ -10,7 +10,9 @@
 
 #define CUDA_ON_CPU_CALLER const char *file_ = __builtin_FILE(), int line_ = __builtin_LINE()
 #define CUDA_ON_CPU_PLACE                                                                                              \
-    cuda_on_cpu::Place { file_, line_ }
+    cuda_on_cpu::Place {                                                                                               \
+        file_, line_                                                                                                   \
+    }
 
 // Set by the scheduler whenever it switches to a thread.
 extern uint3 threadIdx, blockIdx;
@@ -25,8 +27,23 @@ struct Place {
 };
 
 enum class BarrierVote { none, count, all, any };
-enum class WarpOperation { sync, shuffle, ballot, any, all, match_any, match_all, add, min_unsigned, max_unsigned,
-                           min_signed, max_signed, bit_and, bit_or, bit_xor };
+enum class WarpOperation {
+    sync,
+    shuffle,
+    ballot,
+    any,
+    all,
+    match_any,
+    match_all,
+    add,
+    min_unsigned,
+    max_unsigned,
+    min_signed,
+    max_signed,
+    bit_and,
+    bit_or,
+    bit_xor
+};
 
 int thread_in_block(); // x fastest, then y, then z
 int lane();            // thread_in_block() % 32
@@ -126,7 +143,8 @@ inline Value __shfl_xor_sync(unsigned mask, Value value, int lane_mask, int widt
 
 // ---- votes, matches, reductions
 inline unsigned __ballot_sync(unsigned mask, int predicate, CUDA_ON_CPU_CALLER) {
-    return (unsigned)cuda_on_cpu::warp_operation(cuda_on_cpu::WarpOperation::ballot, mask, !!predicate, 0, CUDA_ON_CPU_PLACE);
+    return (unsigned)cuda_on_cpu::warp_operation(cuda_on_cpu::WarpOperation::ballot, mask, !!predicate, 0,
+                                                 CUDA_ON_CPU_PLACE);
 }
 inline int __any_sync(unsigned mask, int predicate, CUDA_ON_CPU_CALLER) {
     return (int)cuda_on_cpu::warp_operation(cuda_on_cpu::WarpOperation::any, mask, !!predicate, 0, CUDA_ON_CPU_PLACE);
@@ -138,7 +156,8 @@ template <typename Value> inline unsigned __match_any_sync(unsigned mask, Value 
     return (unsigned)cuda_on_cpu::warp_operation(cuda_on_cpu::WarpOperation::match_any, mask,
                                                  cuda_on_cpu::to_bits(value), 0, CUDA_ON_CPU_PLACE);
 }
-template <typename Value> inline unsigned __match_all_sync(unsigned mask, Value value, int *all_equal, CUDA_ON_CPU_CALLER) {
+template <typename Value>
+inline unsigned __match_all_sync(unsigned mask, Value value, int *all_equal, CUDA_ON_CPU_CALLER) {
     unsigned lanes = (unsigned)cuda_on_cpu::warp_operation(cuda_on_cpu::WarpOperation::match_all, mask,
                                                            cuda_on_cpu::to_bits(value), 0, CUDA_ON_CPU_PLACE);
     *all_equal = lanes != 0;

@@ -20,7 +20,8 @@ typedef void (*ThreadBody)(const void *closure);
 // False, with CUDA's error set, when the hardware would refuse the launch. `kernel` is the function's address, or NULL
 // when the source leaves its template arguments to be deduced.
 bool launch_is_possible(const char *name, const void *kernel, const LaunchShape &shape, Place place);
-void run_grid(const char *name, const LaunchShape &shape, Place place, ThreadBody body, const void *closure);
+void run_grid(const char *name, const void *kernel, const LaunchShape &shape, Place place, ThreadBody body,
+              const void *closure);
 void enqueue(cudaStream_t stream, std::function<void()> work);
 cudaError_t set_kernel_attribute(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t copy_to_symbol(void *symbol, size_t symbol_bytes, const void *from, size_t bytes, size_t offset);
@@ -30,13 +31,15 @@ template <typename Thread>
 void launch(const char *name, const void *kernel, const LaunchShape &shape, Place place, Thread thread) {
     if (!launch_is_possible(name, kernel, shape, place)) return;
     enqueue(shape.stream, [=] {
-        run_grid(name, shape, place, [](const void *closure) { (*(const Thread *)closure)(); }, &thread);
+        run_grid(
+            name, kernel, shape, place, [](const void *closure) { (*(const Thread *)closure)(); }, &thread);
     });
 }
 
 } // namespace cuda_on_cpu
 
-template <typename Kernel> inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute attribute, int value) {
+template <typename Kernel>
+inline cudaError_t cudaFuncSetAttribute(Kernel *kernel, cudaFuncAttribute attribute, int value) {
     return cuda_on_cpu::set_kernel_attribute((const void *)kernel, attribute, value);
 }
 template <typename Symbol>

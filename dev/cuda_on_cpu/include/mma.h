@@ -20,21 +20,11 @@ struct tf32;
 }
 
 // ---- sizes and types
-template <typename Use, int M, int N, int K> struct TileShape {
-    static constexpr int rows = M, columns = N;
-};
-template <int M, int N, int K> struct TileShape<matrix_a, M, N, K> {
-    static constexpr int rows = M, columns = K;
-};
-template <int M, int N, int K> struct TileShape<matrix_b, M, N, K> {
-    static constexpr int rows = K, columns = N;
-};
-template <typename Number> struct Stored {
-    typedef Number type;
-};
-template <> struct Stored<precision::tf32> {
-    typedef float type;
-};
+template <typename Use, int M, int N, int K> struct TileShape { static constexpr int rows = M, columns = N; };
+template <int M, int N, int K> struct TileShape<matrix_a, M, N, K> { static constexpr int rows = M, columns = K; };
+template <int M, int N, int K> struct TileShape<matrix_b, M, N, K> { static constexpr int rows = K, columns = N; };
+template <typename Number> struct Stored { typedef Number type; };
+template <> struct Stored<precision::tf32> { typedef float type; };
 
 // The shapes and types that tensor cores have.
 template <typename Number, int M, int N, int K> constexpr bool shape_exists() {
@@ -73,7 +63,8 @@ inline void whole_warp(Place place) {
     warp_operation(WarpOperation::ballot, 0xffffffffu, 1, 0, place);
 }
 template <typename Fragment>
-inline void load_tile(Fragment &tile, const typename Fragment::element_type *start, unsigned leading, bool by_rows, Place place) {
+inline void load_tile(Fragment &tile, const typename Fragment::element_type *start, unsigned leading, bool by_rows,
+                      Place place) {
     check_tile(start, leading, sizeof *start, place);
     whole_warp(place);
     for (int i = 0; i < Fragment::num_elements; i++) {
@@ -82,7 +73,8 @@ inline void load_tile(Fragment &tile, const typename Fragment::element_type *sta
     }
 }
 template <typename Fragment>
-inline void store_tile(typename Fragment::element_type *start, const Fragment &tile, unsigned leading, bool by_rows, Place place) {
+inline void store_tile(typename Fragment::element_type *start, const Fragment &tile, unsigned leading, bool by_rows,
+                       Place place) {
     check_tile(start, leading, sizeof *start, place);
     whole_warp(place);
     for (int i = 0; i < Fragment::num_elements; i++) {
@@ -101,31 +93,31 @@ namespace nvcuda {
 namespace wmma {
 
 template <typename Use, int M, int N, int K, typename Number>
-inline void load_matrix_sync(fragment<Use, M, N, K, Number, row_major> &tile, const typename Stored<Number>::type *start,
-                             unsigned leading, CUDA_ON_CPU_CALLER) {
+inline void load_matrix_sync(fragment<Use, M, N, K, Number, row_major> &tile,
+                             const typename Stored<Number>::type *start, unsigned leading, CUDA_ON_CPU_CALLER) {
     cuda_on_cpu::load_tile(tile, start, leading, true, CUDA_ON_CPU_PLACE);
 }
 template <typename Use, int M, int N, int K, typename Number>
-inline void load_matrix_sync(fragment<Use, M, N, K, Number, col_major> &tile, const typename Stored<Number>::type *start,
-                             unsigned leading, CUDA_ON_CPU_CALLER) {
+inline void load_matrix_sync(fragment<Use, M, N, K, Number, col_major> &tile,
+                             const typename Stored<Number>::type *start, unsigned leading, CUDA_ON_CPU_CALLER) {
     cuda_on_cpu::load_tile(tile, start, leading, false, CUDA_ON_CPU_PLACE);
 }
 template <int M, int N, int K, typename Number>
-inline void load_matrix_sync(fragment<accumulator, M, N, K, Number> &tile, const Number *start, unsigned leading, layout_t layout,
-                             CUDA_ON_CPU_CALLER) {
+inline void load_matrix_sync(fragment<accumulator, M, N, K, Number> &tile, const Number *start, unsigned leading,
+                             layout_t layout, CUDA_ON_CPU_CALLER) {
     cuda_on_cpu::load_tile(tile, start, leading, layout == mem_row_major, CUDA_ON_CPU_PLACE);
 }
 template <int M, int N, int K, typename Number>
-inline void store_matrix_sync(Number *start, const fragment<accumulator, M, N, K, Number> &tile, unsigned leading, layout_t layout,
-                              CUDA_ON_CPU_CALLER) {
+inline void store_matrix_sync(Number *start, const fragment<accumulator, M, N, K, Number> &tile, unsigned leading,
+                              layout_t layout, CUDA_ON_CPU_CALLER) {
     cuda_on_cpu::store_tile(start, tile, leading, layout == mem_row_major, CUDA_ON_CPU_PLACE);
 }
 
 // d = a * b + c, all of one warp.
 template <int M, int N, int K, typename Sum, typename Number, typename LayoutA, typename LayoutB>
 inline void mma_sync(fragment<accumulator, M, N, K, Sum> &d, const fragment<matrix_a, M, N, K, Number, LayoutA> &a,
-                     const fragment<matrix_b, M, N, K, Number, LayoutB> &b, const fragment<accumulator, M, N, K, Sum> &c,
-                     CUDA_ON_CPU_CALLER) {
+                     const fragment<matrix_b, M, N, K, Number, LayoutB> &b,
+                     const fragment<accumulator, M, N, K, Sum> &c, CUDA_ON_CPU_CALLER) {
     static float whole_a[32][M * K], whole_b[32][K * N]; // by warp
     int warp = cuda_on_cpu::thread_in_block() / 32, lane = cuda_on_cpu::lane();
     cuda_on_cpu::gather_tile(whole_a[warp], a);

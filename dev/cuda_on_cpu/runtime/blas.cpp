@@ -58,7 +58,8 @@ cublasStatus_t check_arguments(cublasHandle_t handle, const BatchedProduct &p) {
 void check_outputs_apart(const BatchedProduct &p) {
     bool writes = p.m && p.n;
     if (writes && p.count > 1 && p.c.stride < p.m && p.c.stride > -p.m)
-        fault("race", nowhere, "%s: the outputs of a batch of %d overlap (stride %lld, %d rows)", p.what, p.count, p.c.stride, p.m);
+        fault("race", nowhere, "%s: the outputs of a batch of %d overlap (stride %lld, %d rows)", p.what, p.count,
+              p.c.stride, p.m);
     if (writes && p.k && (p.c.start == p.a.start || p.c.start == p.b.start))
         fault("race", nowhere, "%s: the output is also an operand", p.what);
 }
@@ -73,14 +74,25 @@ void run_product(const BatchedProduct &p, float alpha, float beta, bool as_tf32)
     bool ta = p.op_a != CUBLAS_OP_N, tb = p.op_b != CUBLAS_OP_N;
     Matrix a = matrix_of(p.a, ta, p.m, p.k), b = matrix_of(p.b, tb, p.k, p.n), c = matrix_of(p.c, false, p.m, p.n);
     for (int i = 0; i < p.count; i++) {
-        Product one = {ta, tb, alpha, beta, a.offset_by(i * p.a.stride), b.offset_by(i * p.b.stride), c.offset_by(i * p.c.stride),
-                       p.m, p.n, p.k, as_tf32, p.what};
+        Product one = {ta,
+                       tb,
+                       alpha,
+                       beta,
+                       a.offset_by(i * p.a.stride),
+                       b.offset_by(i * p.b.stride),
+                       c.offset_by(i * p.c.stride),
+                       p.m,
+                       p.n,
+                       p.k,
+                       as_tf32,
+                       p.what};
         one.c.require_writable((std::string(p.what) + ", output").c_str());
         require_operands(one);
         std::vector<float> result = multiply(one);
         for (int64_t j = 0; j < p.n; j++)
             for (int64_t r = 0; r < p.m; r++)
-                store_number(const_cast<void *>(one.c.start), one.c.type, (size_t)(j * one.c.leading + r), result[(size_t)(j * p.m + r)]);
+                store_number(const_cast<void *>(one.c.start), one.c.type, (size_t)(j * one.c.leading + r),
+                             result[(size_t)(j * p.m + r)]);
         one.c.mark_written();
     }
 }
@@ -90,7 +102,8 @@ cublasStatus_t batched_product(cublasHandle_t handle, const BatchedProduct &p) {
     cublasStatus_t status = check_arguments(handle, p);
     if (status != CUBLAS_STATUS_SUCCESS || !p.m || !p.n || !p.count) return status;
     check_outputs_apart(p);
-    bool as_tf32 = p.a.type == CUDA_R_32F && (p.compute == CUBLAS_COMPUTE_32F_FAST_TF32 || handle->math == CUBLAS_TF32_TENSOR_OP_MATH);
+    bool as_tf32 = p.a.type == CUDA_R_32F &&
+                   (p.compute == CUBLAS_COMPUTE_32F_FAST_TF32 || handle->math == CUBLAS_TF32_TENSOR_OP_MATH);
     BatchedProduct product = p;
     if (handle->pointer_mode == CUBLAS_POINTER_MODE_HOST) { // read now: the caller may change them afterwards
         float alpha = *(const float *)p.alpha, beta = *(const float *)p.beta;
@@ -150,11 +163,13 @@ cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, siz
 
 const char *cublasGetStatusName(cublasStatus_t status) {
     switch (status) {
-#define NAME(status) case status: return #status;
-        NAME(CUBLAS_STATUS_SUCCESS) NAME(CUBLAS_STATUS_NOT_INITIALIZED) NAME(CUBLAS_STATUS_ALLOC_FAILED)
-        NAME(CUBLAS_STATUS_INVALID_VALUE) NAME(CUBLAS_STATUS_ARCH_MISMATCH) NAME(CUBLAS_STATUS_MAPPING_ERROR)
-        NAME(CUBLAS_STATUS_EXECUTION_FAILED) NAME(CUBLAS_STATUS_INTERNAL_ERROR) NAME(CUBLAS_STATUS_NOT_SUPPORTED)
-        NAME(CUBLAS_STATUS_LICENSE_ERROR)
+#define NAME(status)                                                                                                   \
+    case status:                                                                                                       \
+        return #status;
+        NAME(CUBLAS_STATUS_SUCCESS)
+        NAME(CUBLAS_STATUS_NOT_INITIALIZED) NAME(CUBLAS_STATUS_ALLOC_FAILED) NAME(CUBLAS_STATUS_INVALID_VALUE)
+            NAME(CUBLAS_STATUS_ARCH_MISMATCH) NAME(CUBLAS_STATUS_MAPPING_ERROR) NAME(CUBLAS_STATUS_EXECUTION_FAILED)
+                NAME(CUBLAS_STATUS_INTERNAL_ERROR) NAME(CUBLAS_STATUS_NOT_SUPPORTED) NAME(CUBLAS_STATUS_LICENSE_ERROR)
 #undef NAME
     }
     return "unknown status";
@@ -164,31 +179,78 @@ const char *cublasGetStatusString(cublasStatus_t status) {
 }
 
 // ---- products
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
-                                          const void *alpha, const void *a, cudaDataType type_a, int lda, long long stride_a,
-                                          const void *b, cudaDataType type_b, int ldb, long long stride_b, const void *beta, void *c,
-                                          cudaDataType type_c, int ldc, long long stride_c, int count, cublasComputeType_t compute,
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,
+                                          int n, int k, const void *alpha, const void *a, cudaDataType type_a, int lda,
+                                          long long stride_a, const void *b, cudaDataType type_b, int ldb,
+                                          long long stride_b, const void *beta, void *c, cudaDataType type_c, int ldc,
+                                          long long stride_c, int count, cublasComputeType_t compute,
                                           cublasGemmAlgo_t) {
-    return batched_product(handle, {op_a, op_b, m, n, k, count, alpha, beta, {a, type_a, lda, stride_a}, {b, type_b, ldb, stride_b},
-                                    {c, type_c, ldc, stride_c}, compute, "cublasGemmStridedBatchedEx"});
+    return batched_product(handle, {op_a,
+                                    op_b,
+                                    m,
+                                    n,
+                                    k,
+                                    count,
+                                    alpha,
+                                    beta,
+                                    {a, type_a, lda, stride_a},
+                                    {b, type_b, ldb, stride_b},
+                                    {c, type_c, ldc, stride_c},
+                                    compute,
+                                    "cublasGemmStridedBatchedEx"});
 }
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
-                            const void *alpha, const void *a, cudaDataType type_a, int lda, const void *b, cudaDataType type_b,
-                            int ldb, const void *beta, void *c, cudaDataType type_c, int ldc, cublasComputeType_t compute,
-                            cublasGemmAlgo_t) {
-    return batched_product(handle, {op_a, op_b, m, n, k, 1, alpha, beta, {a, type_a, lda, 0}, {b, type_b, ldb, 0},
-                                    {c, type_c, ldc, 0}, compute, "cublasGemmEx"});
+                            const void *alpha, const void *a, cudaDataType type_a, int lda, const void *b,
+                            cudaDataType type_b, int ldb, const void *beta, void *c, cudaDataType type_c, int ldc,
+                            cublasComputeType_t compute, cublasGemmAlgo_t) {
+    return batched_product(handle, {op_a,
+                                    op_b,
+                                    m,
+                                    n,
+                                    k,
+                                    1,
+                                    alpha,
+                                    beta,
+                                    {a, type_a, lda, 0},
+                                    {b, type_b, ldb, 0},
+                                    {c, type_c, ldc, 0},
+                                    compute,
+                                    "cublasGemmEx"});
 }
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
-                                         const float *alpha, const float *a, int lda, long long stride_a, const float *b, int ldb,
-                                         long long stride_b, const float *beta, float *c, int ldc, long long stride_c, int count) {
-    return batched_product(handle, {op_a, op_b, m, n, k, count, alpha, beta, {a, CUDA_R_32F, lda, stride_a}, {b, CUDA_R_32F, ldb, stride_b},
-                                    {c, CUDA_R_32F, ldc, stride_c}, CUBLAS_COMPUTE_32F, "cublasSgemmStridedBatched"});
+cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,
+                                         int n, int k, const float *alpha, const float *a, int lda, long long stride_a,
+                                         const float *b, int ldb, long long stride_b, const float *beta, float *c,
+                                         int ldc, long long stride_c, int count) {
+    return batched_product(handle, {op_a,
+                                    op_b,
+                                    m,
+                                    n,
+                                    k,
+                                    count,
+                                    alpha,
+                                    beta,
+                                    {a, CUDA_R_32F, lda, stride_a},
+                                    {b, CUDA_R_32F, ldb, stride_b},
+                                    {c, CUDA_R_32F, ldc, stride_c},
+                                    CUBLAS_COMPUTE_32F,
+                                    "cublasSgemmStridedBatched"});
 }
-cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k,
-                              const float *alpha, const float *a, int lda, const float *b, int ldb, const float *beta, float *c, int ldc) {
-    return batched_product(handle, {op_a, op_b, m, n, k, 1, alpha, beta, {a, CUDA_R_32F, lda, 0}, {b, CUDA_R_32F, ldb, 0},
-                                    {c, CUDA_R_32F, ldc, 0}, CUBLAS_COMPUTE_32F, "cublasSgemm"});
+cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n,
+                              int k, const float *alpha, const float *a, int lda, const float *b, int ldb,
+                              const float *beta, float *c, int ldc) {
+    return batched_product(handle, {op_a,
+                                    op_b,
+                                    m,
+                                    n,
+                                    k,
+                                    1,
+                                    alpha,
+                                    beta,
+                                    {a, CUDA_R_32F, lda, 0},
+                                    {b, CUDA_R_32F, ldb, 0},
+                                    {c, CUDA_R_32F, ldc, 0},
+                                    CUBLAS_COMPUTE_32F,
+                                    "cublasSgemm"});
 }
 
 } // extern "C"

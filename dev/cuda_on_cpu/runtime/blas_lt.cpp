@@ -41,17 +41,27 @@ struct Epilogue {
 };
 Epilogue epilogue_of(uint32_t number) {
     switch (number) {
-    case CUBLASLT_EPILOGUE_DEFAULT: return {true, false, false, false, false, false};
-    case CUBLASLT_EPILOGUE_BIAS: return {true, true, false, false, false, false};
-    case CUBLASLT_EPILOGUE_GELU: return {true, false, true, false, false, false};
-    case CUBLASLT_EPILOGUE_GELU_BIAS: return {true, true, true, false, false, false};
-    case CUBLASLT_EPILOGUE_GELU_AUX: return {true, false, true, true, false, false};
-    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: return {true, true, true, true, false, false};
-    case CUBLASLT_EPILOGUE_DGELU: return {true, false, false, false, true, false};
-    case CUBLASLT_EPILOGUE_DGELU_BGRAD: return {true, false, false, false, true, true};
+    case CUBLASLT_EPILOGUE_DEFAULT:
+        return {true, false, false, false, false, false};
+    case CUBLASLT_EPILOGUE_BIAS:
+        return {true, true, false, false, false, false};
+    case CUBLASLT_EPILOGUE_GELU:
+        return {true, false, true, false, false, false};
+    case CUBLASLT_EPILOGUE_GELU_BIAS:
+        return {true, true, true, false, false, false};
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+        return {true, false, true, true, false, false};
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+        return {true, true, true, true, false, false};
+    case CUBLASLT_EPILOGUE_DGELU:
+        return {true, false, false, false, true, false};
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+        return {true, false, false, false, true, true};
     case CUBLASLT_EPILOGUE_BGRADA:
-    case CUBLASLT_EPILOGUE_BGRADB: return {true, false, false, false, false, true};
-    default: return {false, false, false, false, false, false};
+    case CUBLASLT_EPILOGUE_BGRADB:
+        return {true, false, false, false, false, true};
+    default:
+        return {false, false, false, false, false, false};
     }
 }
 
@@ -117,7 +127,8 @@ void apply_gelu_gradient(std::vector<float> &result, const Matmul &p) {
     aux.require_readable("cublasLtMatmul, auxiliary input");
     for (int64_t j = 0; j < p.n; j++)
         for (int64_t i = 0; i < p.m; i++)
-            result[(size_t)(j * p.m + i)] *= gelu_slope(load_number(aux.start, aux.type, (size_t)(j * aux.leading + i)));
+            result[(size_t)(j * p.m + i)] *=
+                gelu_slope(load_number(aux.start, aux.type, (size_t)(j * aux.leading + i)));
 }
 
 // BGRADA sums op(A) over k, BGRADB op(B) over k, DGELU_BGRAD the output over its columns.
@@ -135,15 +146,25 @@ std::vector<float> bias_gradient(const std::vector<float> &result, const Matmul 
     bool entry_is_row = of_a ? with.transpose_a == CUBLAS_OP_N : with.transpose_b != CUBLAS_OP_N;
     for (int64_t j = 0; j < operand.columns; j++)
         for (int64_t i = 0; i < operand.rows; i++)
-            sums[(size_t)(entry_is_row ? i : j)] += load_number(operand.start, operand.type, (size_t)(j * operand.leading + i));
+            sums[(size_t)(entry_is_row ? i : j)] +=
+                load_number(operand.start, operand.type, (size_t)(j * operand.leading + i));
     return std::vector<float>(sums.begin(), sums.end());
 }
 
 void run_one(const Matmul &p, int batch) {
     bool as_tf32 = p.description.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    Product product = {p.description.transpose_a != CUBLAS_OP_N, p.description.transpose_b != CUBLAS_OP_N, p.alpha, p.beta,
-                       matrix_of(p.a, p.start_a, batch), matrix_of(p.b, p.start_b, batch), matrix_of(p.c, p.start_c, batch),
-                       p.m, p.n, p.k, as_tf32, "cublasLtMatmul"};
+    Product product = {p.description.transpose_a != CUBLAS_OP_N,
+                       p.description.transpose_b != CUBLAS_OP_N,
+                       p.alpha,
+                       p.beta,
+                       matrix_of(p.a, p.start_a, batch),
+                       matrix_of(p.b, p.start_b, batch),
+                       matrix_of(p.c, p.start_c, batch),
+                       p.m,
+                       p.n,
+                       p.k,
+                       as_tf32,
+                       "cublasLtMatmul"};
     Matrix output = matrix_of(p.d, p.start_d, batch);
     output.require_writable("cublasLtMatmul, output D");
     require_operands(product);
@@ -154,7 +175,8 @@ void run_one(const Matmul &p, int batch) {
     if (epilogue.gelu_gradient) apply_gelu_gradient(result, p);
     for (int64_t j = 0; j < p.n; j++)
         for (int64_t i = 0; i < p.m; i++)
-            store_number(const_cast<void *>(output.start), output.type, (size_t)(j * output.leading + i), result[(size_t)(j * p.m + i)]);
+            store_number(const_cast<void *>(output.start), output.type, (size_t)(j * output.leading + i),
+                         result[(size_t)(j * p.m + i)]);
     output.mark_written();
     if (!epilogue.bias_gradient) return;
     std::vector<float> gradient = bias_gradient(result, p);
@@ -167,7 +189,9 @@ void run_matmul(const Matmul &p, void *workspace, size_t workspace_bytes) {
     DeviceMemoryAccess access;
     Epilogue epilogue = epilogue_of(p.description.epilogue);
     if (epilogue.adds_bias || epilogue.bias_gradient)
-        require_device_range(p.description.bias, (size_t)bias_length(p) * element_bytes((cudaDataType)p.description.bias_type), "cublasLtMatmul, bias");
+        require_device_range(p.description.bias,
+                             (size_t)bias_length(p) * element_bytes((cudaDataType)p.description.bias_type),
+                             "cublasLtMatmul, bias");
     for (int batch = 0; batch < p.d.batch; batch++) run_one(p, batch);
     if (workspace_bytes) { // the library may leave anything there
         require_device_range(workspace, workspace_bytes, "cublasLtMatmul, workspace");
@@ -181,14 +205,17 @@ bool leading_covers_rows(const Layout &layout) {
     return layout.leading >= (int64_t)(layout.rows ? layout.rows : 1);
 }
 bool shapes_agree(const Matmul &p, int64_t k_of_b) {
-    bool product = p.k == k_of_b && (int64_t)p.d.rows == p.m && (int64_t)p.d.columns == p.n && p.c.rows == p.d.rows && p.c.columns == p.d.columns;
+    bool product = p.k == k_of_b && (int64_t)p.d.rows == p.m && (int64_t)p.d.columns == p.n && p.c.rows == p.d.rows &&
+                   p.c.columns == p.d.columns;
     bool batches = p.a.batch == p.d.batch && p.b.batch == p.d.batch && p.c.batch == p.d.batch;
-    return product && batches && leading_covers_rows(p.a) && leading_covers_rows(p.b) && leading_covers_rows(p.c) && leading_covers_rows(p.d);
+    return product && batches && leading_covers_rows(p.a) && leading_covers_rows(p.b) && leading_covers_rows(p.c) &&
+           leading_covers_rows(p.d);
 }
 bool types_supported(const Matmul &p) {
     const Description &with = p.description;
     bool compute = with.compute == CUBLAS_COMPUTE_32F ||
-                   ((with.compute == CUBLAS_COMPUTE_32F_FAST_TF32 || with.compute == CUBLAS_COMPUTE_32F_FAST_16BF) && p.a.type == CUDA_R_32F);
+                   ((with.compute == CUBLAS_COMPUTE_32F_FAST_TF32 || with.compute == CUBLAS_COMPUTE_32F_FAST_16BF) &&
+                    p.a.type == CUDA_R_32F);
     if (!compute || with.scale_type != CUDA_R_32F || p.a.type != p.b.type || p.c.type != p.d.type) return false;
     return element_bytes(p.a.type) && (p.d.type == p.a.type || p.d.type == CUDA_R_32F);
 }
@@ -199,8 +226,11 @@ bool epilogue_possible(const Matmul &p) {
     const Description &with = p.description;
     Epilogue epilogue = epilogue_of(with.epilogue);
     if (!epilogue.known) return false;
-    bool uses_bias = epilogue.adds_bias || epilogue.bias_gradient, uses_aux = epilogue.saves_gelu_input || epilogue.gelu_gradient;
-    if (uses_bias && (!with.bias || !is_aligned(with.bias) || (with.bias_type != p.d.type && with.bias_type != CUDA_R_32F))) return false;
+    bool uses_bias = epilogue.adds_bias || epilogue.bias_gradient,
+         uses_aux = epilogue.saves_gelu_input || epilogue.gelu_gradient;
+    if (uses_bias &&
+        (!with.bias || !is_aligned(with.bias) || (with.bias_type != p.d.type && with.bias_type != CUDA_R_32F)))
+        return false;
     if (uses_aux && (!with.aux || !is_aligned(with.aux) || with.aux_type != p.d.type)) return false;
     if (uses_aux && (with.aux_leading < p.m || with.aux_leading % 8 != 0)) return false;
     return p.d.batch == 1 || !(uses_bias || uses_aux);
@@ -238,10 +268,11 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) {
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *description, cublasComputeType_t compute, cudaDataType scale_type) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *description, cublasComputeType_t compute,
+                                        cudaDataType scale_type) {
     *description = new cublasLtMatmulDescOpaque_t();
-    Description fresh = {compute, scale_type, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0,
-                         same_as_output, same_as_output, CUBLASLT_POINTER_MODE_HOST};
+    Description fresh = {compute, scale_type, CUBLAS_OP_N,    CUBLAS_OP_N,    CUBLASLT_EPILOGUE_DEFAULT, nullptr,
+                         nullptr, 0,          same_as_output, same_as_output, CUBLASLT_POINTER_MODE_HOST};
     memcpy((void *)*description, &fresh, sizeof fresh);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -249,25 +280,37 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
     delete description;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t attribute, const void *value,
-                                              size_t bytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes) {
     if (!opaque) return CUBLAS_STATUS_INVALID_VALUE;
     Description *description = (Description *)opaque;
     switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return set_field(&description->transpose_a, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return set_field(&description->transpose_b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return set_field(&description->epilogue, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set_field(&description->bias, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set_field(&description->bias_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set_field(&description->aux, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set_field(&description->aux_leading, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return set_field(&description->aux_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_SCALE_TYPE: return set_field((int32_t *)&description->scale_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return set_field(&description->pointer_mode, value, bytes);
-    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return set_field(&description->transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return set_field(&description->transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return set_field(&description->epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return set_field(&description->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+        return set_field(&description->bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return set_field(&description->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return set_field(&description->aux_leading, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+        return set_field(&description->aux_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_SCALE_TYPE:
+        return set_field((int32_t *)&description->scale_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
+        return set_field(&description->pointer_mode, value, bytes);
+    default:
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     }
 }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t columns, int64_t leading) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t leading) {
     *layout = new cublasLtMatrixLayoutOpaque_t();
     Layout fresh = {type, rows, columns, leading, 1, 0};
     memcpy((void *)*layout, &fresh, sizeof fresh);
@@ -277,21 +320,28 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     delete layout;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t opaque, cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t opaque,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void *value,
                                                 size_t bytes) {
     if (!opaque) return CUBLAS_STATUS_INVALID_VALUE;
     Layout *layout = (Layout *)opaque;
     int32_t order;
     switch (attribute) {
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return set_field(&layout->batch, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return set_field(&layout->stride, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_LD: return set_field(&layout->leading, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS: return set_field(&layout->rows, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_COLS: return set_field(&layout->columns, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+        return set_field(&layout->batch, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+        return set_field(&layout->stride, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_LD:
+        return set_field(&layout->leading, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_ROWS:
+        return set_field(&layout->rows, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_COLS:
+        return set_field(&layout->columns, value, bytes);
     case CUBLASLT_MATRIX_LAYOUT_ORDER:
         if (set_field(&order, value, bytes) != CUBLAS_STATUS_SUCCESS) return CUBLAS_STATUS_INVALID_VALUE;
         return order == CUBLASLT_ORDER_COL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
-    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    default:
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     }
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
@@ -303,16 +353,18 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
     delete preference;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    const void *value, size_t bytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes) {
     if (!preference) return CUBLAS_STATUS_INVALID_VALUE;
-    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return set_field(&((Preference *)preference)->workspace_bytes, value, bytes);
+    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        return set_field(&((Preference *)preference)->workspace_bytes, value, bytes);
     return CUBLAS_STATUS_SUCCESS; // hints on alignment and reductions
 }
 
 // ---- products
-static Matmul matmul_of(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                        cublasLtMatrixLayout_t d) {
+static Matmul matmul_of(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d) {
     Matmul p = {};
     p.description = *(const Description *)description;
     p.a = *(const Layout *)a;
@@ -322,12 +374,14 @@ static Matmul matmul_of(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t
     return p;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int requested, cublasLtMatmulHeuristicResult_t results[],
-                                              int *returned) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int requested,
+                                              cublasLtMatmulHeuristicResult_t results[], int *returned) {
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (!description || !a || !b || !c || !d || !preference || !results || !returned || requested < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!description || !a || !b || !c || !d || !preference || !results || !returned || requested < 1)
+        return CUBLAS_STATUS_INVALID_VALUE;
     *returned = 0;
     Matmul p = matmul_of(description, a, b, c, d);
     cublasStatus_t status = resolve(&p);
@@ -339,13 +393,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void *alpha, const void *start_a,
-                              cublasLtMatrixLayout_t a, const void *start_b, cublasLtMatrixLayout_t b, const void *beta, const void *start_c,
-                              cublasLtMatrixLayout_t c, void *start_d, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *,
-                              void *workspace, size_t workspace_bytes, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void *alpha,
+                              const void *start_a, cublasLtMatrixLayout_t a, const void *start_b,
+                              cublasLtMatrixLayout_t b, const void *beta, const void *start_c, cublasLtMatrixLayout_t c,
+                              void *start_d, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
     require_errors_seen("cublasLtMatmul");
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (!description || !a || !b || !c || !d || !alpha || !beta || !start_a || !start_b || !start_d) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!description || !a || !b || !c || !d || !alpha || !beta || !start_a || !start_b || !start_d)
+        return CUBLAS_STATUS_INVALID_VALUE;
     Matmul p = matmul_of(description, a, b, c, d);
     p.start_a = start_a;
     p.start_b = start_b;

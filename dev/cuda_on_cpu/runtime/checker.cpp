@@ -91,15 +91,16 @@ uint32_t own_clock(int thread) {
 struct BlockHistory {
     uint32_t first_segment;
     uint3 index;
-    uint32_t release_segment, releasers_fence;     // of the block's last atomic after a fence of the same thread
-    std::vector<uint32_t> fences, releases;        // segment of the thread's last fence, of its last atomic after that
+    uint32_t release_segment, releasers_fence; // of the block's last atomic after a fence of the same thread
+    std::vector<uint32_t> fences, releases;    // segment of the thread's last fence, of its last atomic after that
 };
 std::vector<BlockHistory> &blocks = *new std::vector<BlockHistory>; // never destroyed: work may still run at exit
 bool block_has_acquired;
 
 const BlockHistory &block_of(uint32_t of_segment) {
-    auto later = std::upper_bound(blocks.begin(), blocks.end(), of_segment,
-                                  [](uint32_t value, const BlockHistory &history) { return value < history.first_segment; });
+    auto later =
+        std::upper_bound(blocks.begin(), blocks.end(), of_segment,
+                         [](uint32_t value, const BlockHistory &history) { return value < history.first_segment; });
     return *(later - 1);
 }
 // A fence covers what its own thread did, and what was ordered before it by a barrier; the atomic that follows, by the
@@ -139,28 +140,34 @@ const char *space_of(const void *address) {
     fault(what, nowhere, "%s of %zu bytes of %s memory (%p) at %s", name_of(kind), bytes, space_of(address), address,
           source_line((uintptr_t)place).c_str());
 }
-[[noreturn]] void report_race(const void *address, size_t bytes, AccessKind kind, const void *place, const Access &other,
-                              uint32_t other_place, const char *other_name) {
+[[noreturn]] void report_race(const void *address, size_t bytes, AccessKind kind, const void *place,
+                              const Access &other, uint32_t other_place, const char *other_name) {
     uint3 thread = threads[other.thread].index, of_block = block_of(other.segment).index;
-    fault("data race", nowhere, "%s of %zu bytes of %s memory at %s, unordered with the %s by thread (%u,%u,%u) of block (%u,%u,%u) at %s",
-          name_of(kind), bytes, space_of(address), source_line((uintptr_t)place).c_str(), other_name, thread.x, thread.y, thread.z,
-          of_block.x, of_block.y, of_block.z, source_line(program_start() + other_place).c_str());
+    fault("data race", nowhere,
+          "%s of %zu bytes of %s memory at %s, unordered with the %s by thread (%u,%u,%u) of block (%u,%u,%u) at %s",
+          name_of(kind), bytes, space_of(address), source_line((uintptr_t)place).c_str(), other_name, thread.x,
+          thread.y, thread.z, of_block.x, of_block.y, of_block.z, source_line(program_start() + other_place).c_str());
 }
 
 // ---- one access
 // Lanes of a warp that store to one address with one instruction: CUDA promises that one of them wins.
 bool is_same_store(const Access &write, uint32_t write_place, AccessKind kind, uint32_t place, int thread) {
-    return kind == AccessKind::write && write_place == place && write.segment >= block_segment && (int)write.thread / 32 == thread / 32;
+    return kind == AccessKind::write && write_place == place && write.segment >= block_segment &&
+           (int)write.thread / 32 == thread / 32;
 }
 
-void judge_races(const Cell &cell, const void *address, size_t bytes, AccessKind kind, const void *place, uint32_t offset) {
+void judge_races(const Cell &cell, const void *address, size_t bytes, AccessKind kind, const void *place,
+                 uint32_t offset) {
     int me = block.current;
     bool is_shared = is_shared_memory(address), atomic = kind == AccessKind::atomic;
     bool both_atomic = atomic && cell.write.atomic;
-    if (!both_atomic && !ordered_before_now(cell.write, me, is_shared) && !is_same_store(cell.write, cell.write_place, kind, offset, me))
-        report_race(address, bytes, kind, place, cell.write, cell.write_place, cell.write.atomic ? "atomic update" : "write");
+    if (!both_atomic && !ordered_before_now(cell.write, me, is_shared) &&
+        !is_same_store(cell.write, cell.write_place, kind, offset, me))
+        report_race(address, bytes, kind, place, cell.write, cell.write_place,
+                    cell.write.atomic ? "atomic update" : "write");
     if (kind == AccessKind::read) return;
-    if (!ordered_before_now(cell.read, me, is_shared)) report_race(address, bytes, kind, place, cell.read, cell.read_place, "read");
+    if (!ordered_before_now(cell.read, me, is_shared))
+        report_race(address, bytes, kind, place, cell.read, cell.read_place, "read");
     if (!ordered_before_now(cell.earlier_read, me, is_shared))
         report_race(address, bytes, kind, place, cell.earlier_read, cell.earlier_read_place, "read");
 }
@@ -206,7 +213,8 @@ void check_access(const void *address, size_t bytes, AccessKind kind, const void
         State &state = where.shadow->states[i];
         Cell &cell = where.shadow->cells[i];
         if (state == unallocated) report("out of bounds", address, bytes, kind, place);
-        if (state == allocated && kind != AccessKind::write) report("uninitialised memory", address, bytes, kind, place);
+        if (state == allocated && kind != AccessKind::write)
+            report("uninitialised memory", address, bytes, kind, place);
         if (bytes >= granule) judge_races(cell, address, bytes, kind, place, offset);
         remember(cell, now, kind, offset);
         if (kind != AccessKind::read) state = initialised;
@@ -225,7 +233,8 @@ void check_range(const void *address, size_t bytes, AccessKind kind, const void 
 }
 
 void check_alignment(const void *address, size_t bytes, AccessKind kind, const void *place) {
-    if ((uintptr_t)address % bytes && in_kernel() && locate(address).shadow) report("misaligned access", address, bytes, kind, place);
+    if ((uintptr_t)address % bytes && in_kernel() && locate(address).shadow)
+        report("misaligned access", address, bytes, kind, place);
 }
 
 void check_atomic(const void *address, size_t bytes) {
@@ -253,8 +262,8 @@ void checker_read(const void *address, size_t bytes, const char *reader) {
     const State *first = where.shadow->states + where.index;
     const void *hole = memchr(first, allocated, granules(address, bytes));
     if (hole)
-        fault("uninitialised memory", nowhere, "%s reads device memory that nobody has written, %zu bytes after %p", reader,
-              (size_t)((const State *)hole - first) * granule, address);
+        fault("uninitialised memory", nowhere, "%s reads device memory that nobody has written, %zu bytes after %p",
+              reader, (size_t)((const State *)hole - first) * granule, address);
 }
 
 void checker_launch() {

@@ -16,10 +16,18 @@ using namespace cuda_on_cpu;
         check_alignment(address, size, AccessKind::write, CALLER);                                                     \
         check_access(address, size, AccessKind::write, CALLER);                                                        \
     }                                                                                                                  \
-    void __tsan_unaligned_read##size(void *address) { check_range(address, size, AccessKind::read, CALLER); }          \
-    void __tsan_unaligned_write##size(void *address) { check_range(address, size, AccessKind::write, CALLER); }        \
-    void __tsan_volatile_read##size(void *address) { check_access(address, size, AccessKind::read, CALLER); }          \
-    void __tsan_volatile_write##size(void *address) { check_access(address, size, AccessKind::write, CALLER); }
+    void __tsan_unaligned_read##size(void *address) {                                                                  \
+        check_range(address, size, AccessKind::read, CALLER);                                                          \
+    }                                                                                                                  \
+    void __tsan_unaligned_write##size(void *address) {                                                                 \
+        check_range(address, size, AccessKind::write, CALLER);                                                         \
+    }                                                                                                                  \
+    void __tsan_volatile_read##size(void *address) {                                                                   \
+        check_access(address, size, AccessKind::read, CALLER);                                                         \
+    }                                                                                                                  \
+    void __tsan_volatile_write##size(void *address) {                                                                  \
+        check_access(address, size, AccessKind::write, CALLER);                                                        \
+    }
 
 extern "C" {
 
@@ -77,8 +85,12 @@ void *__tsan_memset(void *to, int value, size_t bytes) {
 
 // ---- C++ atomics in host code (guards of static variables, reference counts): one thread, so plain operations do
 #define ATOMICS(bits, Integer)                                                                                         \
-    Integer __tsan_atomic##bits##_load(const volatile Integer *address, int) { return *address; }                      \
-    void __tsan_atomic##bits##_store(volatile Integer *address, Integer value, int) { *address = value; }              \
+    Integer __tsan_atomic##bits##_load(const volatile Integer *address, int) {                                         \
+        return *address;                                                                                               \
+    }                                                                                                                  \
+    void __tsan_atomic##bits##_store(volatile Integer *address, Integer value, int) {                                  \
+        *address = value;                                                                                              \
+    }                                                                                                                  \
     Integer __tsan_atomic##bits##_exchange(volatile Integer *address, Integer value, int) {                            \
         Integer old = *address;                                                                                        \
         *address = value;                                                                                              \
@@ -94,7 +106,8 @@ void *__tsan_memset(void *to, int value, size_t bytes) {
         *address = (Integer)(old - value);                                                                             \
         return old;                                                                                                    \
     }                                                                                                                  \
-    int __tsan_atomic##bits##_compare_exchange_strong(volatile Integer *address, Integer *expected, Integer value, int, int) { \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile Integer *address, Integer *expected, Integer value,     \
+                                                      int, int) {                                                      \
         if (*address == *expected) {                                                                                   \
             *address = value;                                                                                          \
             return 1;                                                                                                  \
@@ -118,7 +131,8 @@ struct TypeMismatch {
 static void misaligned(const TypeMismatch *where, const void *address) {
     uintptr_t alignment = (uintptr_t)1 << where->log_alignment;
     if (in_kernel() && (uintptr_t)address % alignment)
-        fault("misaligned access", {where->file, (int)where->line}, "address %p is not aligned to %zu bytes", address, (size_t)alignment);
+        fault("misaligned access", {where->file, (int)where->line}, "address %p is not aligned to %zu bytes", address,
+              (size_t)alignment);
 }
 void __ubsan_handle_type_mismatch_v1(TypeMismatch *where, void *address) {
     misaligned(where, address);

@@ -22,7 +22,9 @@ void check_direction(const void *to, const void *from, cudaMemcpyKind kind, cons
                  (kind == cudaMemcpyDeviceToHost && on_host(to) && on_device(from)) ||
                  (kind == cudaMemcpyDeviceToDevice && on_device(to) && on_device(from));
     static const char *const names[] = {"HostToHost", "HostToDevice", "DeviceToHost", "DeviceToDevice", "Default"};
-    if (!right) fault("wrong memory", nowhere, "%s says %s, but copies to %s from %s memory", call, names[kind], side(to), side(from));
+    if (!right)
+        fault("wrong memory", nowhere, "%s says %s, but copies to %s from %s memory", call, names[kind], side(to),
+              side(from));
 }
 
 void copy_now(void *to, const void *from, size_t bytes, const char *call) {
@@ -32,8 +34,10 @@ void copy_now(void *to, const void *from, size_t bytes, const char *call) {
     if (find_allocation(from) || is_device_memory(from)) require_device_range(from, bytes, source.c_str());
     DeviceMemoryAccess access;
     memmove(to, from, bytes);
-    if (is_device_memory(to) && is_device_memory(from)) checker_copied(to, from, bytes);
-    else if (is_device_memory(to)) checker_written(to, bytes);
+    if (is_device_memory(to) && is_device_memory(from))
+        checker_copied(to, from, bytes);
+    else if (is_device_memory(to))
+        checker_written(to, bytes);
 }
 
 bool is_pageable(const void *address) {
@@ -84,8 +88,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     check_direction(to, from, kind, "cudaMemcpyAsync");
     std::function<void()> work = [=] { copy_now(to, from, bytes, "cudaMemcpyAsync"); };
     // with pageable host memory the call waits for the copy
-    if (!any_capture_active() && (is_pageable(to) || is_pageable(from))) enqueue_and_finish(stream, work);
-    else enqueue(stream, work);
+    if (!any_capture_active() && (is_pageable(to) || is_pageable(from)))
+        enqueue_and_finish(stream, work);
+    else
+        enqueue(stream, work);
     return cudaSuccess;
 }
 cudaError_t cudaMemset(void *address, int value, size_t bytes) {
@@ -99,8 +105,8 @@ cudaError_t cudaMemsetAsync(void *address, int value, size_t bytes, cudaStream_t
     enqueue(stream, [=] { set_now(address, value, bytes); });
     return cudaSuccess;
 }
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                              cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
     require_errors_seen("cudaMemcpy2DAsync");
     if (width > to_pitch || width > from_pitch) return api_result(cudaErrorInvalidPitchValue, "cudaMemcpy2DAsync");
     check_direction(to, from, kind, "cudaMemcpy2DAsync");

@@ -32,8 +32,8 @@ void launch_failed(cudaError_t status, const char *kernel, Place place, const st
 void require_errors_seen(const char *next_call) {
     if (!refused.unseen) return;
     refused.unseen = false;
-    fault("unchecked error", refused.place, "the launch of %s was refused (%s) and nobody asked before %s", refused.kernel.c_str(),
-          refused.why.c_str(), next_call);
+    fault("unchecked error", refused.place, "the launch of %s was refused (%s) and nobody asked before %s",
+          refused.kernel.c_str(), refused.why.c_str(), next_call);
 }
 
 // At exit: work still waiting runs, as it would on a device, and an error that nobody saw is told.
@@ -64,28 +64,39 @@ cudaError_t cudaPeekAtLastError() {
 
 #define ERROR_NAMES(each)                                                                                              \
     each(cudaSuccess, "no error") each(cudaErrorInvalidValue, "invalid argument")                                      \
-    each(cudaErrorMemoryAllocation, "out of memory") each(cudaErrorInvalidConfiguration, "invalid configuration argument") \
-    each(cudaErrorInvalidPitchValue, "invalid pitch argument") each(cudaErrorInvalidDevice, "invalid device ordinal")  \
-    each(cudaErrorInvalidResourceHandle, "invalid resource handle") each(cudaErrorIllegalState, "the operation cannot be performed in the present state") \
-    each(cudaErrorNotReady, "device not ready") each(cudaErrorNoDevice, "no CUDA-capable device is detected")          \
-    each(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")                        \
-    each(cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing blocking stream") \
-    each(cudaErrorNotSupported, "operation not supported")
+        each(cudaErrorMemoryAllocation, "out of memory")                                                               \
+            each(cudaErrorInvalidConfiguration, "invalid configuration argument") each(cudaErrorInvalidPitchValue,     \
+                                                                                       "invalid pitch argument")       \
+                each(cudaErrorInvalidDevice, "invalid device ordinal") each(cudaErrorInvalidResourceHandle,            \
+                                                                            "invalid resource handle")                 \
+                    each(cudaErrorIllegalState, "the operation cannot be performed in the present state")              \
+                        each(cudaErrorNotReady, "device not ready")                                                    \
+                            each(cudaErrorNoDevice, "no CUDA-capable device is detected") each(                        \
+                                cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing") \
+                                each(cudaErrorStreamCaptureImplicit,                                                   \
+                                     "operation would make the legacy stream depend on a capturing blocking stream")   \
+                                    each(cudaErrorNotSupported, "operation not supported")
 
 const char *cudaGetErrorString(cudaError_t status) {
     switch (status) {
-#define STRING(name, text) case name: return text;
+#define STRING(name, text)                                                                                             \
+    case name:                                                                                                         \
+        return text;
         ERROR_NAMES(STRING)
 #undef STRING
-    default: return "unrecognized error code";
+    default:
+        return "unrecognized error code";
     }
 }
 const char *cudaGetErrorName(cudaError_t status) {
     switch (status) {
-#define NAME(name, text) case name: return #name;
+#define NAME(name, text)                                                                                               \
+    case name:                                                                                                         \
+        return #name;
         ERROR_NAMES(NAME)
 #undef NAME
-    default: return "unrecognized error code";
+    default:
+        return "unrecognized error code";
     }
 }
 
@@ -128,18 +139,41 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     cudaError_t status = cudaGetDeviceProperties(&properties, device);
     if (status != cudaSuccess) return status;
     switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = properties.multiProcessorCount; break;
-    case cudaDevAttrMaxThreadsPerBlock: *value = properties.maxThreadsPerBlock; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = properties.maxThreadsPerMultiProcessor; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)properties.sharedMemPerBlock; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)properties.sharedMemPerBlockOptin; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int)properties.sharedMemPerMultiprocessor; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = properties.major; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = properties.minor; break;
-    case cudaDevAttrWarpSize: *value = properties.warpSize; break;
-    case cudaDevAttrL2CacheSize: *value = properties.l2CacheSize; break;
-    case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
-    default: return api_result(cudaErrorInvalidValue, "cudaDeviceGetAttribute");
+    case cudaDevAttrMultiProcessorCount:
+        *value = properties.multiProcessorCount;
+        break;
+    case cudaDevAttrMaxThreadsPerBlock:
+        *value = properties.maxThreadsPerBlock;
+        break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+        *value = properties.maxThreadsPerMultiProcessor;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+        *value = (int)properties.sharedMemPerBlock;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = (int)properties.sharedMemPerBlockOptin;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        *value = (int)properties.sharedMemPerMultiprocessor;
+        break;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = properties.major;
+        break;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = properties.minor;
+        break;
+    case cudaDevAttrWarpSize:
+        *value = properties.warpSize;
+        break;
+    case cudaDevAttrL2CacheSize:
+        *value = properties.l2CacheSize;
+        break;
+    case cudaDevAttrMemoryPoolsSupported:
+        *value = 1;
+        break;
+    default:
+        return api_result(cudaErrorInvalidValue, "cudaDeviceGetAttribute");
     }
     return cudaSuccess;
 }

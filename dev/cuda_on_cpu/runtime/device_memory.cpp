@@ -6,7 +6,7 @@
 #include <map>
 #include <sys/mman.h>
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef CUDA_ON_CPU_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
 #ifdef CUDA_ON_CPU_VALGRIND
@@ -30,7 +30,7 @@ static size_t round_up(size_t bytes, size_t multiple) {
     return (bytes + multiple - 1) / multiple * multiple;
 }
 
-static std::map<const char *, Allocation> &allocations() { // by address
+static std::map<const char *, Allocation> &allocations() {        // by address
     static auto &table = *new std::map<const char *, Allocation>; // never destroyed: work may still run at exit
     return table;
 }
@@ -71,13 +71,14 @@ static char *reserve_arena() {
 void *device_allocate(size_t bytes) {
     if (!device_arena) device_arena = reserve_arena();
     size_t pages = round_up(round_up(bytes, alignment), page);
+    if (live_bytes == 0 && arena_used > arena_bytes / 2) arena_used = 0; // all has been freed: begin again
     if (bytes > options().memory - live_bytes || arena_used + pages + page > arena_bytes) return nullptr;
     char *first_page = device_arena + arena_used;
     arena_used += pages + page;
     mprotect(first_page, pages, PROT_READ | PROT_WRITE);
     char *start = first_page + pages - round_up(bytes, alignment);
     poison(start, bytes);
-#ifdef __SANITIZE_ADDRESS__
+#ifdef CUDA_ON_CPU_ASAN
     ASAN_POISON_MEMORY_REGION(first_page, pages + page);
     ASAN_UNPOISON_MEMORY_REGION(start, bytes);
 #endif
@@ -92,7 +93,7 @@ static void device_release(const Allocation &allocation) {
     char *first_page = (char *)((uintptr_t)allocation.start / page * page);
     size_t pages = round_up((size_t)(allocation.start + allocation.bytes - first_page), page);
     checker_freed(allocation.start, allocation.bytes);
-#ifdef __SANITIZE_ADDRESS__
+#ifdef CUDA_ON_CPU_ASAN
     ASAN_POISON_MEMORY_REGION(first_page, pages);
 #endif
     mprotect(first_page, pages, PROT_NONE);
@@ -114,9 +115,12 @@ static cudaError_t release(void *address, bool pinned, const char *call) {
     if (!address) return cudaSuccess;
     auto found = allocations().find((const char *)address);
     if (found == allocations().end() || (found->second.kind == MemoryKind::pinned) != pinned)
-        fault("memory", nowhere, "%s(%p): not the start of a live allocation of its kind (freed twice?)", call, address);
-    if (found->second.kind == MemoryKind::device) device_release(found->second);
-    else free(address);
+        fault("memory", nowhere, "%s(%p): not the start of a live allocation of its kind (freed twice?)", call,
+              address);
+    if (found->second.kind == MemoryKind::device)
+        device_release(found->second);
+    else
+        free(address);
     allocations().erase(found);
     return cudaSuccess;
 }
@@ -142,8 +146,8 @@ void require_device_range(const void *address, size_t bytes, const char *what) {
     if (!allocation) fault("wrong memory", nowhere, "%s: %p is not device memory", what, address);
     size_t available = (size_t)(allocation->start + allocation->bytes - (const char *)address);
     if (bytes > available)
-        fault("out of bounds", nowhere, "%s: needs %zu bytes at %p, but its allocation of %zu bytes ends after %zu", what,
-              bytes, address, allocation->bytes, available);
+        fault("out of bounds", nowhere, "%s: needs %zu bytes at %p, but its allocation of %zu bytes ends after %zu",
+              what, bytes, address, allocation->bytes, available);
 }
 
 } // namespace cuda_on_cpu

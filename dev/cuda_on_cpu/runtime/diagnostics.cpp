@@ -14,8 +14,8 @@ namespace cuda_on_cpu {
 std::string running_thread() {
     if (!in_kernel()) return "host code";
     char text[640];
-    snprintf(text, sizeof text, "kernel %s, block (%u,%u,%u), thread (%u,%u,%u)", running.kernel, blockIdx.x, blockIdx.y,
-             blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+    snprintf(text, sizeof text, "kernel %s, block (%u,%u,%u), thread (%u,%u,%u)", running.kernel, blockIdx.x,
+             blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
     return text;
 }
 

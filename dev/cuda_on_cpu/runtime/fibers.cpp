@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <vector>
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef CUDA_ON_CPU_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #define WITH_ADDRESS_SANITIZER 1
@@ -56,7 +56,8 @@ static std::vector<Fiber *> &idle = *new std::vector<Fiber *>; // never destroye
 static Fiber *new_fiber() {
     static size_t used = 0;
     if (!stacks) {
-        void *memory = mmap(nullptr, slots * slot_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *memory = mmap(nullptr, slots * slot_bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) fault("runtime", nowhere, "no address space for %zu stacks", slots);
         stacks = (char *)memory;
     }
@@ -74,7 +75,8 @@ static Fiber *new_fiber() {
 
 bool is_fiber_stack_guard(const void *address) {
     const char *byte = (const char *)address;
-    return stacks && byte >= stacks && byte < stacks + slots * slot_bytes && (size_t)(byte - stacks) % slot_bytes < page;
+    return stacks && byte >= stacks && byte < stacks + slots * slot_bytes &&
+           (size_t)(byte - stacks) % slot_bytes < page;
 }
 
 Fiber *fiber_take(void (*entry)()) {

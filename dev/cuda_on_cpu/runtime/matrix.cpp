@@ -7,10 +7,13 @@ namespace cuda_on_cpu {
 
 size_t element_bytes(cudaDataType type) {
     switch (type) {
-    case CUDA_R_32F: return 4;
+    case CUDA_R_32F:
+        return 4;
     case CUDA_R_16BF:
-    case CUDA_R_16F: return 2;
-    default: return 0;
+    case CUDA_R_16F:
+        return 2;
+    default:
+        return 0;
     }
 }
 
@@ -35,9 +38,12 @@ float load_number(const void *start, cudaDataType type, size_t index) {
     return __half2float(((const __half *)start)[index]);
 }
 void store_number(void *start, cudaDataType type, size_t index, float value) {
-    if (type == CUDA_R_32F) ((float *)start)[index] = value;
-    else if (type == CUDA_R_16BF) ((uint16_t *)start)[index] = to_bfloat16(value);
-    else ((__half *)start)[index] = __float2half_rn(value);
+    if (type == CUDA_R_32F)
+        ((float *)start)[index] = value;
+    else if (type == CUDA_R_16BF)
+        ((uint16_t *)start)[index] = to_bfloat16(value);
+    else
+        ((__half *)start)[index] = __float2half_rn(value);
 }
 
 Matrix Matrix::offset_by(int64_t elements) const {
@@ -53,7 +59,8 @@ static size_t span_bytes(const Matrix &matrix) {
 
 void Matrix::require_writable(const char *what) const {
     if ((uintptr_t)start % element_bytes(type))
-        fault("misaligned access", nowhere, "%s: %p is not aligned to its %zu-byte numbers", what, start, element_bytes(type));
+        fault("misaligned access", nowhere, "%s: %p is not aligned to its %zu-byte numbers", what, start,
+              element_bytes(type));
     require_device_range(start, span_bytes(*this), what);
 }
 void Matrix::require_readable(const char *what) const {
@@ -85,8 +92,10 @@ void require_operands(const Product &product) {
 
 std::vector<float> multiply(const Product &p) {
     std::vector<float> result;
-    if (p.beta != 0) result = p.c.packed(false);
-    else result.assign((size_t)(p.m * p.n), 0.0f);
+    if (p.beta != 0)
+        result = p.c.packed(false);
+    else
+        result.assign((size_t)(p.m * p.n), 0.0f);
     if (!p.m || !p.n) return result;
     if (!p.k) {
         for (float &value : result) value *= p.beta;
@@ -94,8 +103,8 @@ std::vector<float> multiply(const Product &p) {
     }
     std::vector<float> a = p.a.packed(p.as_tf32), b = p.b.packed(p.as_tf32);
     cblas_sgemm(CblasColMajor, p.transpose_a ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans,
-                (blasint)p.m, (blasint)p.n, (blasint)p.k, p.alpha, a.data(), (blasint)p.a.rows, b.data(), (blasint)p.b.rows,
-                p.beta, result.data(), (blasint)p.m);
+                (blasint)p.m, (blasint)p.n, (blasint)p.k, p.alpha, a.data(), (blasint)p.a.rows, b.data(),
+                (blasint)p.b.rows, p.beta, result.data(), (blasint)p.m);
     return result;
 }
 

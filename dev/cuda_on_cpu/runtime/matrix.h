@@ -8,7 +8,7 @@
 
 namespace cuda_on_cpu {
 
-size_t element_bytes(cudaDataType type);        // 0 for a type this runtime does not know
+size_t element_bytes(cudaDataType type); // 0 for a type this runtime does not know
 float load_number(const void *start, cudaDataType type, size_t index);
 void store_number(void *start, cudaDataType type, size_t index, float value);
 

@@ -24,16 +24,21 @@ constexpr int everyone = -1;
 size_t number_bytes(ncclDataType_t type) {
     switch (type) {
     case ncclInt8:
-    case ncclUint8: return 1;
+    case ncclUint8:
+        return 1;
     case ncclFloat16:
-    case ncclBfloat16: return 2;
+    case ncclBfloat16:
+        return 2;
     case ncclInt32:
     case ncclUint32:
-    case ncclFloat32: return 4;
+    case ncclFloat32:
+        return 4;
     case ncclInt64:
     case ncclUint64:
-    case ncclFloat64: return 8;
-    default: return 0;
+    case ncclFloat64:
+        return 8;
+    default:
+        return 0;
     }
 }
 
@@ -73,30 +78,60 @@ void require_buffers(const Collective &c, bool reads, bool writes) {
 // ---- numbers as doubles, in which MPI reduces them
 double load(const Collective &c, size_t i) {
     switch (c.type) {
-    case ncclFloat32: return ((const float *)c.send)[i];
-    case ncclFloat64: return ((const double *)c.send)[i];
-    case ncclBfloat16: return load_number(c.send, CUDA_R_16BF, i);
-    case ncclFloat16: return load_number(c.send, CUDA_R_16F, i);
-    case ncclInt32: return ((const int32_t *)c.send)[i];
-    case ncclUint32: return ((const uint32_t *)c.send)[i];
-    case ncclInt64: return (double)((const int64_t *)c.send)[i];
-    case ncclUint64: return (double)((const uint64_t *)c.send)[i];
-    case ncclInt8: return ((const int8_t *)c.send)[i];
-    default: return ((const uint8_t *)c.send)[i];
+    case ncclFloat32:
+        return ((const float *)c.send)[i];
+    case ncclFloat64:
+        return ((const double *)c.send)[i];
+    case ncclBfloat16:
+        return load_number(c.send, CUDA_R_16BF, i);
+    case ncclFloat16:
+        return load_number(c.send, CUDA_R_16F, i);
+    case ncclInt32:
+        return ((const int32_t *)c.send)[i];
+    case ncclUint32:
+        return ((const uint32_t *)c.send)[i];
+    case ncclInt64:
+        return (double)((const int64_t *)c.send)[i];
+    case ncclUint64:
+        return (double)((const uint64_t *)c.send)[i];
+    case ncclInt8:
+        return ((const int8_t *)c.send)[i];
+    default:
+        return ((const uint8_t *)c.send)[i];
     }
 }
 void store(const Collective &c, size_t i, double value) {
     switch (c.type) {
-    case ncclFloat32: ((float *)c.receive)[i] = (float)value; break;
-    case ncclFloat64: ((double *)c.receive)[i] = value; break;
-    case ncclBfloat16: store_number(c.receive, CUDA_R_16BF, i, (float)value); break;
-    case ncclFloat16: store_number(c.receive, CUDA_R_16F, i, (float)value); break;
-    case ncclInt32: ((int32_t *)c.receive)[i] = (int32_t)value; break;
-    case ncclUint32: ((uint32_t *)c.receive)[i] = (uint32_t)value; break;
-    case ncclInt64: ((int64_t *)c.receive)[i] = (int64_t)value; break;
-    case ncclUint64: ((uint64_t *)c.receive)[i] = (uint64_t)value; break;
-    case ncclInt8: ((int8_t *)c.receive)[i] = (int8_t)value; break;
-    default: ((uint8_t *)c.receive)[i] = (uint8_t)value; break;
+    case ncclFloat32:
+        ((float *)c.receive)[i] = (float)value;
+        break;
+    case ncclFloat64:
+        ((double *)c.receive)[i] = value;
+        break;
+    case ncclBfloat16:
+        store_number(c.receive, CUDA_R_16BF, i, (float)value);
+        break;
+    case ncclFloat16:
+        store_number(c.receive, CUDA_R_16F, i, (float)value);
+        break;
+    case ncclInt32:
+        ((int32_t *)c.receive)[i] = (int32_t)value;
+        break;
+    case ncclUint32:
+        ((uint32_t *)c.receive)[i] = (uint32_t)value;
+        break;
+    case ncclInt64:
+        ((int64_t *)c.receive)[i] = (int64_t)value;
+        break;
+    case ncclUint64:
+        ((uint64_t *)c.receive)[i] = (uint64_t)value;
+        break;
+    case ncclInt8:
+        ((int8_t *)c.receive)[i] = (int8_t)value;
+        break;
+    default:
+        ((uint8_t *)c.receive)[i] = (uint8_t)value;
+        break;
     }
 }
 std::vector<double> numbers_to_send(const Collective &c) {
@@ -113,10 +148,14 @@ void store_reduced(const Collective &c, const double *numbers) {
 #ifdef HAVE_MPI
 MPI_Op mpi_reduction(ncclRedOp_t reduction) {
     switch (reduction) {
-    case ncclProd: return MPI_PROD;
-    case ncclMax: return MPI_MAX;
-    case ncclMin: return MPI_MIN;
-    default: return MPI_SUM;
+    case ncclProd:
+        return MPI_PROD;
+    case ncclMax:
+        return MPI_MAX;
+    case ncclMin:
+        return MPI_MIN;
+    default:
+        return MPI_SUM;
     }
 }
 // Ranks that call different collectives, or the same with other sizes, would hang or mix data on real devices.
@@ -127,8 +166,12 @@ void require_agreement(const Collective &c) {
     MPI_Allreduce(all, lowest, 4, MPI_UNSIGNED_LONG, MPI_MIN, c.communicator->mpi);
     MPI_Allreduce(all, highest, 4, MPI_UNSIGNED_LONG, MPI_MAX, c.communicator->mpi);
     for (int i = 0; i < 4; i++)
-        if (lowest[i] != highest[i]) fault("collective", nowhere, "%s: the ranks call with different %s", c.what,
-                                           i == 0 ? "counts" : i == 1 ? "types" : i == 2 ? "reductions" : "functions");
+        if (lowest[i] != highest[i])
+            fault("collective", nowhere, "%s: the ranks call with different %s", c.what,
+                  i == 0   ? "counts"
+                  : i == 1 ? "types"
+                  : i == 2 ? "reductions"
+                           : "functions");
 }
 #else
 void require_agreement(const Collective &) {}
@@ -141,7 +184,8 @@ void all_reduce(const Collective &c) {
 #ifdef HAVE_MPI
     if (c.communicator->ranks > 1) {
         require_agreement(c);
-        MPI_Allreduce(MPI_IN_PLACE, numbers.data(), (int)numbers.size(), MPI_DOUBLE, mpi_reduction(c.reduction), c.communicator->mpi);
+        MPI_Allreduce(MPI_IN_PLACE, numbers.data(), (int)numbers.size(), MPI_DOUBLE, mpi_reduction(c.reduction),
+                      c.communicator->mpi);
     }
 #endif
     store_reduced(c, numbers.data());
@@ -154,7 +198,8 @@ void reduce_scatter(const Collective &c) {
 #ifdef HAVE_MPI
     if (c.communicator->ranks > 1) {
         require_agreement(c);
-        MPI_Allreduce(MPI_IN_PLACE, numbers.data(), (int)numbers.size(), MPI_DOUBLE, mpi_reduction(c.reduction), c.communicator->mpi);
+        MPI_Allreduce(MPI_IN_PLACE, numbers.data(), (int)numbers.size(), MPI_DOUBLE, mpi_reduction(c.reduction),
+                      c.communicator->mpi);
     }
 #endif
     store_reduced(c, numbers.data() + c.receive_count * (size_t)c.communicator->rank);
@@ -168,7 +213,8 @@ void all_gather(const Collective &c) {
 #ifdef HAVE_MPI
     if (c.communicator->ranks > 1) {
         require_agreement(c);
-        MPI_Allgather(sent.data(), (int)sent.size(), MPI_BYTE, received.data(), (int)sent.size(), MPI_BYTE, c.communicator->mpi);
+        MPI_Allgather(sent.data(), (int)sent.size(), MPI_BYTE, received.data(), (int)sent.size(), MPI_BYTE,
+                      c.communicator->mpi);
     }
 #endif
     memcpy(c.receive, received.data(), received.size());
@@ -207,13 +253,20 @@ ncclResult_t ncclGetVersion(int *version) {
 }
 const char *ncclGetErrorString(ncclResult_t status) {
     switch (status) {
-    case ncclSuccess: return "no error";
-    case ncclInvalidArgument: return "invalid argument";
-    case ncclInvalidUsage: return "invalid usage";
-    case ncclSystemError: return "unhandled system error";
-    case ncclInternalError: return "internal error";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    default: return "unhandled error";
+    case ncclSuccess:
+        return "no error";
+    case ncclInvalidArgument:
+        return "invalid argument";
+    case ncclInvalidUsage:
+        return "invalid usage";
+    case ncclSystemError:
+        return "unhandled system error";
+    case ncclInternalError:
+        return "internal error";
+    case ncclRemoteError:
+        return "remote process exited or there was a network error";
+    default:
+        return "unhandled error";
     }
 }
 const char *ncclGetLastError(ncclComm_t) {
@@ -305,23 +358,31 @@ ncclResult_t ncclGroupEnd() {
 // ---- collectives
 ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
                            ncclComm_t communicator, cudaStream_t stream) {
-    return enqueue_collective({send, receive, count, count, type, reduction, everyone, communicator, "ncclAllReduce"}, stream, all_reduce);
+    return enqueue_collective({send, receive, count, count, type, reduction, everyone, communicator, "ncclAllReduce"},
+                              stream, all_reduce);
 }
-ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
-                               ncclComm_t communicator, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
+                               ncclRedOp_t reduction, ncclComm_t communicator, cudaStream_t stream) {
     size_t ranks = communicator ? (size_t)communicator->ranks : 0;
-    return enqueue_collective({send, receive, count * ranks, count, type, reduction, everyone, communicator, "ncclReduceScatter"}, stream, reduce_scatter);
+    return enqueue_collective(
+        {send, receive, count * ranks, count, type, reduction, everyone, communicator, "ncclReduceScatter"}, stream,
+        reduce_scatter);
 }
-ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t communicator, cudaStream_t stream) {
-    size_t ranks = communicator ? (size_t)communicator->ranks : 0;
-    return enqueue_collective({send, receive, count, count * ranks, type, ncclSum, everyone, communicator, "ncclAllGather"}, stream, all_gather);
-}
-ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root, ncclComm_t communicator,
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t communicator,
                            cudaStream_t stream) {
-    if (root < 0) return ncclInvalidArgument;
-    return enqueue_collective({send, receive, count, count, type, ncclSum, root, communicator, "ncclBroadcast"}, stream, broadcast);
+    size_t ranks = communicator ? (size_t)communicator->ranks : 0;
+    return enqueue_collective(
+        {send, receive, count, count * ranks, type, ncclSum, everyone, communicator, "ncclAllGather"}, stream,
+        all_gather);
 }
-ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t communicator, cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t communicator, cudaStream_t stream) {
+    if (root < 0) return ncclInvalidArgument;
+    return enqueue_collective({send, receive, count, count, type, ncclSum, root, communicator, "ncclBroadcast"}, stream,
+                              broadcast);
+}
+ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t communicator,
+                       cudaStream_t stream) {
     return ncclBroadcast(buffer, buffer, count, type, root, communicator, stream);
 }
 

@@ -14,13 +14,13 @@ namespace cuda_on_cpu {
 // ---- options.cpp: settings from the environment
 enum class Order { forward, reverse, random };
 struct Options {
-    Order order;       // CUDA_ON_CPU_ORDER: in which order blocks, warps and lanes run
-    unsigned seed;     // CUDA_ON_CPU_SEED: of the random order; drawn and printed when not given
-    bool lazy;         // CUDA_ON_CPU_LAZY: streams run as late as synchronisation allows
-    bool protect;      // CUDA_ON_CPU_PROTECT: pages of device memory are closed to the host
-    bool trace;        // CUDA_ON_CPU_TRACE: one line per launch
-    size_t memory;     // CUDA_ON_CPU_MEMORY_MB: the device's size
-    int processors;    // CUDA_ON_CPU_PROCESSORS: the device's streaming multiprocessors
+    Order order;    // CUDA_ON_CPU_ORDER: in which order blocks, warps and lanes run
+    unsigned seed;  // CUDA_ON_CPU_SEED: of the random order; drawn and printed when not given
+    bool lazy;      // CUDA_ON_CPU_LAZY: streams run as late as synchronisation allows
+    bool protect;   // CUDA_ON_CPU_PROTECT: pages of device memory are closed to the host
+    bool trace;     // CUDA_ON_CPU_TRACE: one line per launch
+    size_t memory;  // CUDA_ON_CPU_MEMORY_MB: the device's size
+    int processors; // CUDA_ON_CPU_PROCESSORS: the device's streaming multiprocessors
 };
 const Options &options();
 uint32_t random_below(uint32_t limit); // from the seed
@@ -40,7 +40,9 @@ struct GridInProgress {
     Place launched_from;
 };
 extern GridInProgress running;
-inline bool in_kernel() { return running.kernel != nullptr; }
+inline bool in_kernel() {
+    return running.kernel != nullptr;
+}
 constexpr int max_threads = 1024, max_warps = max_threads / 32;
 
 // ---- fibers.cpp: stacks and switching between them
@@ -60,6 +62,7 @@ bool is_fiber_stack_guard(const void *address);
 
 // ---- shared_memory.cpp
 constexpr size_t static_shared_limit = 48 << 10, dynamic_shared_limit = 227 << 10;
+void shared_memory_begin_grid(const void *kernel);
 void shared_memory_begin_block(size_t dynamic_bytes);
 bool is_shared_memory(const void *address);
 extern char *const shared_arena;
@@ -75,9 +78,9 @@ struct Allocation {
 };
 extern char *device_arena;
 extern const size_t device_arena_bytes;
-void *device_allocate(size_t bytes); // NULL when the device is full
+void *device_allocate(size_t bytes);                    // NULL when the device is full
 const Allocation *find_allocation(const void *address); // the live allocation that holds the address, or NULL
-bool is_device_memory(const void *address); // any address of the device's arena, live or not
+bool is_device_memory(const void *address);             // any address of the device's arena, live or not
 // Ends the program unless [address, address + bytes) lies in one live allocation that the device can reach.
 void require_device_range(const void *address, size_t bytes, const char *what);
 bool is_device_accessible(const void *address);
@@ -98,15 +101,15 @@ void enqueue_and_finish(cudaStream_t stream, std::function<void()> work);
 bool any_capture_active();
 
 // ---- errors of the API: errors.cpp
-cudaError_t api_result(cudaError_t status, const char *call);   // remembers a failure
+cudaError_t api_result(cudaError_t status, const char *call); // remembers a failure
 void launch_failed(cudaError_t status, const char *kernel, Place place, const std::string &why);
 void require_errors_seen(const char *next_call); // a launch error nobody asked for is a fault
 
 // ---- checker: check mode only, else empty (no_checker.cpp)
 void checker_allocated(const void *address, size_t bytes);
 void checker_freed(const void *address, size_t bytes);
-void checker_written(const void *address, size_t bytes);                   // by a copy or a library
-void checker_read(const void *address, size_t bytes, const char *reader);  // by a copy or a library
+void checker_written(const void *address, size_t bytes);                  // by a copy or a library
+void checker_read(const void *address, size_t bytes, const char *reader); // by a copy or a library
 void checker_copied(void *to, const void *from, size_t bytes);
 void checker_launch();
 void checker_block();

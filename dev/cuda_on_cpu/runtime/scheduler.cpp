@@ -40,9 +40,12 @@ static int nth_bit(uint32_t bits, int n) {
 }
 static int choose(uint32_t candidates, int preferred) {
     switch (options().order) {
-    case Order::random: return nth_bit(candidates, (int)random_below((uint32_t)__builtin_popcount(candidates)));
-    case Order::reverse: return preferred >= 0 ? preferred : 31 - __builtin_clz(candidates);
-    default: return preferred >= 0 ? preferred : __builtin_ctz(candidates);
+    case Order::random:
+        return nth_bit(candidates, (int)random_below((uint32_t)__builtin_popcount(candidates)));
+    case Order::reverse:
+        return preferred >= 0 ? preferred : 31 - __builtin_clz(candidates);
+    default:
+        return preferred >= 0 ? preferred : __builtin_ctz(candidates);
     }
 }
 // A runnable thread, or -1. Stays in the current warp while it can, unless the order is random.
@@ -66,7 +69,8 @@ static void become(int thread) {
 [[noreturn]] static void report_deadlock() {
     for (int t = 0; t < block.threads; t++)
         if (threads[t].state == ThreadState::at_warp_operation) report_divergence(t);
-    fault("barrier", block.barrier_place, "deadlock: %d of %d threads wait at __syncthreads", block.arrived, block.alive);
+    fault("barrier", block.barrier_place, "deadlock: %d of %d threads wait at __syncthreads", block.arrived,
+          block.alive);
 }
 
 void wait_for_others() {
@@ -175,7 +179,7 @@ static void run_block() {
     fiber_switch(threads[first].fiber);
 }
 
-static void begin_grid(const LaunchShape &shape) {
+static void begin_grid(const void *kernel, const LaunchShape &shape) {
     gridDim = shape.grid;
     blockDim = shape.block;
     block.threads = (int)(shape.block.x * shape.block.y * shape.block.z);
@@ -185,6 +189,7 @@ static void begin_grid(const LaunchShape &shape) {
         threads[t].index.y = (unsigned)t / shape.block.x % shape.block.y;
         threads[t].index.z = (unsigned)t / (shape.block.x * shape.block.y);
     }
+    shared_memory_begin_grid(kernel);
     checker_launch();
 }
 
@@ -195,25 +200,29 @@ static std::vector<unsigned long> shuffled(unsigned long count) {
     return order;
 }
 
-void run_grid(const char *name, const LaunchShape &shape, Place place, ThreadBody body, const void *closure) {
+void run_grid(const char *name, const void *kernel, const LaunchShape &shape, Place place, ThreadBody body,
+              const void *closure) {
     double start = options().trace ? seconds() : 0;
     DeviceMemoryAccess access;
     running = {name, place};
     thread_body = body;
     thread_closure = closure;
-    begin_grid(shape);
+    begin_grid(kernel, shape);
     unsigned long blocks = (unsigned long)shape.grid.x * shape.grid.y * shape.grid.z;
     std::vector<unsigned long> order;
     if (options().order == Order::random) order = shuffled(blocks);
     for (unsigned long i = 0; i < blocks; i++) {
-        unsigned long number = options().order == Order::random ? order[i] : options().order == Order::reverse ? blocks - 1 - i : i;
+        unsigned long number = options().order == Order::random    ? order[i]
+                               : options().order == Order::reverse ? blocks - 1 - i
+                                                                   : i;
         begin_block(number, shape);
         run_block();
     }
     running = {nullptr, nowhere};
     if (options().trace)
         fprintf(stderr, "cuda_on_cpu: %s<<<(%u,%u,%u), (%u,%u,%u), %zu>>> %.3f ms\n", name, shape.grid.x, shape.grid.y,
-                shape.grid.z, shape.block.x, shape.block.y, shape.block.z, shape.shared_bytes, 1e3 * (seconds() - start));
+                shape.grid.z, shape.block.x, shape.block.y, shape.block.z, shape.shared_bytes,
+                1e3 * (seconds() - start));
 }
 
 // ---- what the hardware would refuse
@@ -224,12 +233,15 @@ static std::string why_refused(const void *kernel, const LaunchShape &s, cudaErr
     if (count == 0 || (unsigned long)s.grid.x * s.grid.y * s.grid.z == 0) {
         snprintf(why, sizeof why, "an empty grid or block");
     } else if (count > max_threads || s.block.x > 1024 || s.block.y > 1024 || s.block.z > 64) {
-        snprintf(why, sizeof why, "a block of (%u,%u,%u) threads; at most (1024,1024,64) and 1024 in all", s.block.x, s.block.y, s.block.z);
+        snprintf(why, sizeof why, "a block of (%u,%u,%u) threads; at most (1024,1024,64) and 1024 in all", s.block.x,
+                 s.block.y, s.block.z);
     } else if (s.grid.x > 2147483647u || s.grid.y > 65535 || s.grid.z > 65535) {
-        snprintf(why, sizeof why, "a grid of (%u,%u,%u) blocks; at most (2147483647,65535,65535)", s.grid.x, s.grid.y, s.grid.z);
+        snprintf(why, sizeof why, "a grid of (%u,%u,%u) blocks; at most (2147483647,65535,65535)", s.grid.x, s.grid.y,
+                 s.grid.z);
     } else if (s.shared_bytes > dynamic_shared_allowed(kernel)) {
         *status = cudaErrorInvalidValue;
-        snprintf(why, sizeof why, "%zu bytes of dynamic shared memory; %zu allowed (cudaFuncSetAttribute raises it to %zu)",
+        snprintf(why, sizeof why,
+                 "%zu bytes of dynamic shared memory; %zu allowed (cudaFuncSetAttribute raises it to %zu)",
                  s.shared_bytes, dynamic_shared_allowed(kernel), dynamic_shared_limit);
     } else if (!stream_is_known(s.stream)) {
         *status = cudaErrorInvalidResourceHandle;

@@ -5,7 +5,7 @@
 #include <map>
 #include <sys/mman.h>
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef CUDA_ON_CPU_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
 #ifdef CUDA_ON_CPU_VALGRIND
@@ -21,7 +21,7 @@ static char *map_arena() {
     return memory == MAP_FAILED ? nullptr : (char *)memory;
 }
 char *const shared_arena = map_arena();
-static size_t used = shared_arena_bytes, static_bytes, dynamic_bytes;
+static size_t used = shared_arena_bytes, static_bytes, dynamic_bytes, allowed_in_all;
 static char *dynamic_start;
 
 bool is_shared_memory(const void *address) {
@@ -30,7 +30,7 @@ bool is_shared_memory(const void *address) {
 
 static void forbid(char *start, size_t bytes) {
     checker_freed(start, bytes);
-#ifdef __SANITIZE_ADDRESS__
+#ifdef CUDA_ON_CPU_ASAN
     ASAN_POISON_MEMORY_REGION(start, bytes);
 #endif
 #ifdef CUDA_ON_CPU_VALGRIND
@@ -40,15 +40,20 @@ static void forbid(char *start, size_t bytes) {
 
 static char *carve(size_t bytes, size_t alignment) {
     size_t start = (used + gap + alignment - 1) / alignment * alignment;
-    if (start + bytes + gap > shared_arena_bytes) fault("shared memory", nowhere, "more than %zu bytes in one block", shared_arena_bytes);
+    if (start + bytes + gap > shared_arena_bytes)
+        fault("shared memory", nowhere, "more than %zu bytes in one block", shared_arena_bytes);
     used = start + bytes;
     char *place = shared_arena + start;
-#ifdef __SANITIZE_ADDRESS__
+#ifdef CUDA_ON_CPU_ASAN
     ASAN_UNPOISON_MEMORY_REGION(place, bytes);
 #endif
     poison(place, bytes);
     checker_allocated(place, bytes);
     return place;
+}
+
+void shared_memory_begin_grid(const void *kernel) {
+    allowed_in_all = dynamic_shared_allowed(kernel) > static_shared_limit ? dynamic_shared_limit : static_shared_limit;
 }
 
 void shared_memory_begin_block(size_t bytes) {
@@ -59,16 +64,19 @@ void shared_memory_begin_block(size_t bytes) {
 }
 
 void *dynamic_shared() {
-    if (!dynamic_start) fault("shared memory", nowhere, "extern __shared__ is used, but the launch gives 0 bytes of it");
+    if (!dynamic_start)
+        fault("shared memory", nowhere, "extern __shared__ is used, but the launch gives 0 bytes of it");
     return dynamic_start;
 }
 
 void *place_shared(size_t bytes, size_t alignment, const char *name) {
     static_bytes += bytes;
     if (static_bytes > static_shared_limit)
-        fault("shared memory", nowhere, "static shared memory of %zu bytes with `%s`; the limit is %zu", static_bytes, name, static_shared_limit);
-    if (static_bytes + dynamic_bytes > dynamic_shared_limit)
-        fault("shared memory", nowhere, "%zu bytes static and %zu dynamic; at most %zu in all", static_bytes, dynamic_bytes, dynamic_shared_limit);
+        fault("shared memory", nowhere, "static shared memory of %zu bytes with `%s`; the limit is %zu", static_bytes,
+              name, static_shared_limit);
+    if (static_bytes + dynamic_bytes > allowed_in_all)
+        fault("shared memory", nowhere, "%zu bytes static and %zu dynamic; at most %zu in all", static_bytes,
+              dynamic_bytes, allowed_in_all);
     return carve(bytes, std::max<size_t>(alignment, 16));
 }
 
@@ -85,7 +93,8 @@ size_t dynamic_shared_allowed(const void *kernel) {
 }
 cudaError_t set_kernel_attribute(const void *kernel, cudaFuncAttribute attribute, int value) {
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
-    bool refused = attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || (size_t)value > dynamic_shared_limit;
+    bool refused =
+        attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || (size_t)value > dynamic_shared_limit;
     if (refused) return api_result(cudaErrorInvalidValue, "cudaFuncSetAttribute");
     raised_limits()[kernel] = (size_t)value;
     return cudaSuccess;

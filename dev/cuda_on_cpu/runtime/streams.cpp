@@ -25,7 +25,7 @@ typedef std::shared_ptr<Node> NodePointer;
 
 } // namespace
 
-struct Capture { // shared by the streams that take part
+struct Capture {                             // shared by the streams that take part
     std::vector<std::function<void()>> work; // in the order of capture, which respects every dependency
     cudaStream_t origin;
 };
@@ -86,7 +86,8 @@ void run(const NodePointer &last) {
 
 void forget_done_nodes() {
     auto &nodes = pending();
-    nodes.erase(std::remove_if(nodes.begin(), nodes.end(), [](const NodePointer &node) { return node->done; }), nodes.end());
+    nodes.erase(std::remove_if(nodes.begin(), nodes.end(), [](const NodePointer &node) { return node->done; }),
+                nodes.end());
 }
 
 void add_predecessor(const NodePointer &node, const NodePointer &earlier) {
@@ -123,11 +124,14 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
     stream = canonical(stream);
     if (!stream_is_known(stream)) fault("stream", nowhere, "work enqueued to a stream that does not exist");
     CapturePointer &capture = streams()[stream].capture;
-    if (capture) capture->work.push_back(std::move(work));
+    if (capture)
+        capture->work.push_back(std::move(work));
     else if (any_capture_active() && !stream)
         fault("graph", nowhere, "work enqueued to the default stream while another stream is being captured");
-    else if (options().lazy) append(stream, std::move(work));
-    else work();
+    else if (options().lazy)
+        append(stream, std::move(work));
+    else
+        work();
 }
 
 void enqueue_and_finish(cudaStream_t stream, std::function<void()> work) {
@@ -186,7 +190,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaError_t status = check_stream(stream, "cudaStreamSynchronize");
     if (status != cudaSuccess) return status;
-    if (streams()[canonical(stream)].capture) return api_result(cudaErrorStreamCaptureUnsupported, "cudaStreamSynchronize");
+    if (streams()[canonical(stream)].capture)
+        return api_result(cudaErrorStreamCaptureUnsupported, "cudaStreamSynchronize");
     finish_stream(stream);
     return cudaSuccess;
 }
@@ -237,16 +242,20 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     known->capture = streams()[canonical(stream)].capture;
     known->node = nullptr;
     if (known->capture) return cudaSuccess;
-    if (options().lazy) known->node = append(canonical(stream), [known] { known->when = seconds(); });
-    else known->when = seconds();
+    if (options().lazy)
+        known->node = append(canonical(stream), [known] { known->when = seconds(); });
+    else
+        known->when = seconds();
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     Event *known = to_event(event);
     cudaError_t status = check_stream(stream, "cudaStreamWaitEvent");
     if (status != cudaSuccess || !known) return api_result(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent");
-    if (known->capture) streams()[canonical(stream)].capture = known->capture; // the stream joins the capture
-    else if (known->node && !known->node->done) add_predecessor(append(canonical(stream), nullptr), known->node);
+    if (known->capture)
+        streams()[canonical(stream)].capture = known->capture; // the stream joins the capture
+    else if (known->node && !known->node->done)
+        add_predecessor(append(canonical(stream), nullptr), known->node);
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

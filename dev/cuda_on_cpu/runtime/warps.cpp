@@ -10,16 +10,25 @@ namespace cuda_on_cpu {
 static uint64_t combine(WarpOperation operation, uint64_t a, uint64_t b) {
     switch (operation) {
     case WarpOperation::any:
-    case WarpOperation::bit_or: return a | b;
+    case WarpOperation::bit_or:
+        return a | b;
     case WarpOperation::all:
-    case WarpOperation::bit_and: return a & b;
-    case WarpOperation::bit_xor: return a ^ b;
-    case WarpOperation::add: return (uint32_t)(a + b);
-    case WarpOperation::min_unsigned: return std::min((uint32_t)a, (uint32_t)b);
-    case WarpOperation::max_unsigned: return std::max((uint32_t)a, (uint32_t)b);
-    case WarpOperation::min_signed: return (uint32_t)std::min((int32_t)a, (int32_t)b);
-    case WarpOperation::max_signed: return (uint32_t)std::max((int32_t)a, (int32_t)b);
-    default: return a;
+    case WarpOperation::bit_and:
+        return a & b;
+    case WarpOperation::bit_xor:
+        return a ^ b;
+    case WarpOperation::add:
+        return (uint32_t)(a + b);
+    case WarpOperation::min_unsigned:
+        return std::min((uint32_t)a, (uint32_t)b);
+    case WarpOperation::max_unsigned:
+        return std::max((uint32_t)a, (uint32_t)b);
+    case WarpOperation::min_signed:
+        return (uint32_t)std::min((int32_t)a, (int32_t)b);
+    case WarpOperation::max_signed:
+        return (uint32_t)std::max((int32_t)a, (int32_t)b);
+    default:
+        return a;
     }
 }
 
@@ -40,32 +49,41 @@ static unsigned lanes_with_value(const Thread *lanes, unsigned mask, uint64_t va
 static uint64_t shuffled_value(const Thread *lanes, int l, unsigned mask) {
     int from = lanes[l].source_lane;
     if (!(mask >> from & 1))
-        fault("warp operation", lanes[l].place, "lane %d reads the value of lane %d, which is not in the mask %08x", l, from, mask);
+        fault("warp operation", lanes[l].place, "lane %d reads the value of lane %d, which is not in the mask %08x", l,
+              from, mask);
     return lanes[from].value;
 }
 
 static void give_results(Thread *lanes, unsigned mask, WarpOperation operation) {
     bool one_for_all = operation != WarpOperation::shuffle && operation != WarpOperation::match_any;
     uint64_t common = 0;
-    if (operation == WarpOperation::ballot) common = lanes_with_value(lanes, mask, 1);
+    if (operation == WarpOperation::ballot)
+        common = lanes_with_value(lanes, mask, 1);
     else if (operation == WarpOperation::match_all)
         common = lanes_with_value(lanes, mask, lanes[__builtin_ctz(mask)].value) == mask ? mask : 0;
-    else if (one_for_all) common = reduce(lanes, mask, operation);
+    else if (one_for_all)
+        common = reduce(lanes, mask, operation);
     for (unsigned rest = mask; rest; rest &= rest - 1) {
         int l = __builtin_ctz(rest);
-        if (operation == WarpOperation::shuffle) lanes[l].result = shuffled_value(lanes, l, mask);
-        else if (operation == WarpOperation::match_any) lanes[l].result = lanes_with_value(lanes, mask, lanes[l].value);
-        else lanes[l].result = common;
+        if (operation == WarpOperation::shuffle)
+            lanes[l].result = shuffled_value(lanes, l, mask);
+        else if (operation == WarpOperation::match_any)
+            lanes[l].result = lanes_with_value(lanes, mask, lanes[l].value);
+        else
+            lanes[l].result = common;
     }
 }
 
 static void check_mask(unsigned mask, Place place) {
     int w = block.current / 32, lanes = std::min(32, block.threads - w * 32);
     unsigned existing = lanes == 32 ? ~0u : (1u << lanes) - 1, alive = warps[w].alive;
-    if (!(mask >> lane() & 1)) fault("warp operation", place, "the calling lane %d is not in its mask %08x", lane(), mask);
+    if (!(mask >> lane() & 1))
+        fault("warp operation", place, "the calling lane %d is not in its mask %08x", lane(), mask);
     if (mask & ~existing)
-        fault("warp operation", place, "the mask %08x names lanes that do not exist: the block's last warp has %d threads", mask, lanes);
-    if (mask & ~alive) fault("warp operation", place, "the mask %08x names lanes %08x, which have returned", mask, mask & ~alive);
+        fault("warp operation", place,
+              "the mask %08x names lanes that do not exist: the block's last warp has %d threads", mask, lanes);
+    if (mask & ~alive)
+        fault("warp operation", place, "the mask %08x names lanes %08x, which have returned", mask, mask & ~alive);
 }
 
 // Lanes of the mask may still wait at an operation that lies before this one; then all go on when those have come here.
@@ -112,17 +130,20 @@ void report_divergence(int thread) {
     for (unsigned rest = me.mask; rest; rest &= rest - 1) {
         const Thread &other = lanes[__builtin_ctz(rest)];
         if (other.state == ThreadState::at_barrier)
-            fault("warp operation", me.place, "lane %d waits for lane %d with mask %08x, which waits at __syncthreads, %s:%d", lane(),
+            fault("warp operation", me.place,
+                  "lane %d waits for lane %d with mask %08x, which waits at __syncthreads, %s:%d", lane(),
                   __builtin_ctz(rest), me.mask, other.place.file, other.place.line);
         if (other.mask != me.mask || other.operation != me.operation || !same_place(other.place, me.place))
-            fault("warp operation", me.place, "lane %d waits for lane %d with mask %08x, which waits at %s:%d with mask %08x", lane(),
+            fault("warp operation", me.place,
+                  "lane %d waits for lane %d with mask %08x, which waits at %s:%d with mask %08x", lane(),
                   __builtin_ctz(rest), me.mask, other.place.file, other.place.line, other.mask);
     }
     fault("warp operation", me.place, "lane %d waits forever with mask %08x", lane(), me.mask);
 }
 
 void check_tile(const void *start, unsigned leading, size_t element_bytes, Place place) {
-    if ((uintptr_t)start % 32) fault("misaligned access", place, "a tile at %p, which is not aligned to 32 bytes", start);
+    if ((uintptr_t)start % 32)
+        fault("misaligned access", place, "a tile at %p, which is not aligned to 32 bytes", start);
     if (leading * element_bytes % 16)
         fault("misaligned access", place, "a tile with leading dimension %u: not a multiple of 16 bytes", leading);
 }
