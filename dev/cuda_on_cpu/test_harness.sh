@@ -147,7 +147,7 @@ caught check host_reads_device "host access to device memory" "test_faults.cu:$(
 caught check blas_uninitialised "uninitialised" "cublasSgemm"
 
 in_kernel asan "heap-buffer-overflow\|use-after-poison\|SEGV\|memory fault" write_past_end "block (12,0,0), thread (16,0,0)"
-in_kernel asan "use-after-poison" read_past_shared "block (0,0,0), thread (31,0,0)"
+in_kernel asan "use-after-poison\|index 32 out of bounds" read_past_shared "block (0,0,0), thread (31,0,0)"
 in_kernel asan "use-after-poison" write_past_dynamic "block (0,0,0), thread (31,0,0)"
 in_kernel asan "misaligned address" misaligned_vector "block (0,0,0), thread (0,0,0)"
 
