@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(PREPARE_THREADS)
     measure_row(keys, head, first + row % n, q + C, HS, unit_length);
     if (!cache) return;
     floatX *to = cache + (size_t)(first + row) * 2 * C + (size_t)h * HS;
-    for (int d = threadIdx.x % 32; d < HS; d += 32) to[d] = q[C + d], to[C + d] = q[2 * C + d];
+    for (int d = threadIdx.x % 32; d < HS; d += 32) to[d] = as_input(q[C + d]), to[C + d] = as_input(q[2 * C + d]);
 }
 
 void quadratic_gpu_prepare(const RowMeasures *queries, const RowMeasures *keys, floatX *cache, int first,

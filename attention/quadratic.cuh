@@ -80,7 +80,7 @@ QuadraticWork quadratic_gpu_work(float *work, const AttentionConfig *config);
 int quadratic_gpu_width(const AttentionConfig *config);
 Attend quadratic_gpu_attend(floatX *out, float *saved, const floatX *qkv, const QuadraticWork *work,
                             const AttentionConfig *config);
-// One sequence, against its cache: rows (max_T, 2C) of k and v, then the measures of the keys.
+// One sequence, against its cache: rows (max_T, 2C) of k and v as they take part, then the measures of the keys.
 Attend quadratic_gpu_attend_cache(floatX *out, float *cache, int pos, int n, const floatX *qkv,
                                   const QuadraticWork *work, const AttentionConfig *config);
 // Measures n rows of q and k per sequence and, when `cache` is not NULL, puts k and v into its rows from `first` on.
@@ -278,7 +278,7 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<
         __syncwarp();
         int visible = row < present ? min(max(lead + row + 1, 0), keys_here) : 0;
         float factor = fold_row<Score>(s, row, odd, visible, level, total, a);
-        s.row_factors[row] = factor;
+        if (!odd) s.row_factors[row] = factor;
         __syncwarp();
         if (__any_sync(ALL_LANES, factor != 1.0f)) {
             sums.each([&](int r, int, float &sum) { sum *= s.row_factors[warp_row + r]; });
@@ -288,7 +288,7 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<
 
     float inverse = inverse_of<Score::normalizer>(level, total, a.delta);
     __syncwarp();
-    s.row_factors[row] = inverse;
+    if (!odd) s.row_factors[row] = inverse;
     __syncwarp();
     floatX *out = a.out + (sequence_row + first_query + warp_row) * a.C + column;
     sums.each([&](int r, int d, float &sum) {
@@ -503,14 +503,14 @@ __device__ static inline float warp_highest(float x) {
     return x;
 }
 
-// <query, key> for a key in global memory; the key as it takes part goes to `row` when that is not NULL.
-template <int WIDTH> __device__ float dot_with_query(const float *query, const floatX *key, int HS) {
+// <query, key> for a key in global memory.
+template <int WIDTH> __device__ float dot_with_query(const floatX *query, const floatX *key, int HS) {
     float sum = 0;
     for (int d = 0; d < WIDTH; d += CHUNK) {
         floatX chunk[CHUNK];
         load_chunk(chunk, key, d, HS);
 #pragma unroll
-        for (int i = 0; i < CHUNK; i++) sum = fmaf(query[d + i], to_float(chunk[i]), sum);
+        for (int i = 0; i < CHUNK; i++) sum = fmaf(to_float(query[d + i]), to_float(chunk[i]), sum);
     }
     return sum;
 }
@@ -520,14 +520,13 @@ template <int WIDTH> __device__ float dot_with_query(const float *query, const f
 template <class Score, int WIDTH>
 __global__ void __launch_bounds__(DECODE_THREADS) decode(float *partials, Attend a, int keys_per_split) {
     constexpr int WARPS = DECODE_THREADS / 32;
-    __shared__ float query[WIDTH], sums[WARPS][WIDTH], levels[WARPS], totals[WARPS];
-    __shared__ floatX query_row[WIDTH];
+    __shared__ floatX query[WIDTH];
+    __shared__ float sums[WARPS][WIDTH], levels[WARPS], totals[WARPS];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x, split = blockIdx.y;
     size_t column = (size_t)head * a.HS;
     int first = split * keys_per_split, end = min(a.first + 1, first + keys_per_split);
     for (int d = threadIdx.x; d < WIDTH; d += blockDim.x) {
-        query_row[d] = d < a.HS ? as_input(a.q[column + d]) : from_float<floatX>(0);
-        query[d] = to_float(query_row[d]);
+        query[d] = d < a.HS ? as_input(a.q[column + d]) : from_float<floatX>(0);
     }
     RowNumbers query_numbers = row_measures<Score>(a.query_measures, head, 0, a.scale);
     float sum[WIDTH / 32] = {}, level = first_level<Score::normalizer>(), total = 0;
@@ -538,8 +537,8 @@ __global__ void __launch_bounds__(DECODE_THREADS) decode(float *partials, Attend
         if (key < end) {
             const floatX *row = a.k + key * a.key_stride + column;
             RowNumbers key_numbers = row_measures<Score>(a.key_measures, head, key, 1.0f);
-            Pair pair = compare<Score>(dot_with_query<WIDTH>(query, row, a.HS), query_numbers, key_numbers, query_row,
-                                       row, a.HS);
+            Pair pair =
+                compare<Score>(dot_with_query<WIDTH>(query, row, a.HS), query_numbers, key_numbers, query, row, a.HS);
             score = Score::score(pair.dot, pair.distance, a.eps);
         }
         float raised = raised_level<Score::normalizer>(level, warp_highest(score));
@@ -554,7 +553,7 @@ __global__ void __launch_bounds__(DECODE_THREADS) decode(float *partials, Attend
 #pragma unroll
             for (int i = 0; i < WIDTH / 32; i++) {
                 int d = lane + 32 * i;
-                if (d < a.HS) sum[i] = fmaf(w, to_float(as_input(value[d])), sum[i]);
+                if (d < a.HS) sum[i] = fmaf(w, to_float(value[d]), sum[i]);
             }
         }
     }

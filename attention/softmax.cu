@@ -5,7 +5,7 @@ extern "C" {
 extern const Attention attention_softmax;
 }
 
-extern const AttentionGPU attention_gpu_softmax = {
+static constexpr AttentionGPU tiled = {
     &attention_softmax,
     quadratic_gpu_saved_size,
     quadratic_gpu_work_size,
@@ -15,3 +15,10 @@ extern const AttentionGPU attention_gpu_softmax = {
     quadratic_gpu_step<SoftmaxScore>,
     quadratic_gpu_check,
 };
+
+extern const AttentionGPU attention_gpu_softmax_tiled = tiled;
+
+// With cuDNN, training in bf16 goes through that: softmax_cudnn.cu.
+#if !defined(USE_CUDNN) || !defined(PRECISION_BF16)
+extern const AttentionGPU attention_gpu_softmax = tiled;
+#endif

@@ -1,0 +1,182 @@
+// Softmax attention through cuDNN: the bf16 build with USE_CUDNN. Training only: steps, and heads that cuDNN does not take,
+// go through our own kernels (softmax.cu). cuDNN does not limit what comes in as those do: numbers beyond 1e15 may give NaN.
+//
+// The fused attention is used by cuDNN's graph interface: a graph names the tensors with their shapes and strides and the one
+// operation between them; cuDNN makes a plan of it, once for each shape.
+#if defined(USE_CUDNN) && defined(PRECISION_BF16)
+#include "quadratic.cuh"
+
+#include <cudnn_frontend.h>
+#include <map>
+#include <memory>
+#include <tuple>
+
+extern "C" {
+extern const Attention attention_softmax;
+}
+extern const AttentionGPU attention_gpu_softmax_tiled;
+
+namespace fe = cudnn_frontend;
+typedef std::shared_ptr<fe::graph::Tensor_attributes> Tensor;
+
+enum Name { Q = 1, K, V, OUT, STATS, DOUT, DQ, DK, DV }; // of tensors, in graphs and when they are run
+
+struct Plan {
+    std::shared_ptr<fe::graph::Graph> graph;
+    int64_t workspace; // bytes
+};
+
+static void check_at(bool good, const char *message, int line) {
+    if (good) return;
+    fprintf(stderr, "%s:%d: cuDNN says: %s; build without cuDNN (USE_CUDNN=0) to use our own kernels\n", __FILE__, line,
+            message);
+    exit(1);
+}
+#define cudnn_check(call)                                                                                              \
+    do {                                                                                                               \
+        cudnnStatus_t status_ = (call);                                                                                \
+        check_at(status_ == CUDNN_STATUS_SUCCESS, cudnnGetErrorString(status_), __LINE__);                             \
+    } while (0)
+#define graph_check(call)                                                                                              \
+    do {                                                                                                               \
+        fe::error_t status_ = (call);                                                                                  \
+        check_at(status_.is_good(), status_.get_message().c_str(), __LINE__);                                          \
+    } while (0)
+
+static cudnnHandle_t handle(void) {
+    static cudnnHandle_t one;
+    if (!one) cudnn_check(cudnnCreate(&one));
+    return one;
+}
+
+// ---- graphs
+
+// (B, NH, T, HS) within rows of `row` numbers
+static fe::graph::Tensor_attributes rows(Name name, const AttentionConfig *c, int64_t row) {
+    return fe::graph::Tensor_attributes()
+        .set_uid(name)
+        .set_dim({c->B, c->NH, c->T, c->HS})
+        .set_stride({c->T * row, c->HS, row, 1});
+}
+
+// (B, NH, T, 1)
+static fe::graph::Tensor_attributes statistics(const AttentionConfig *c) {
+    int64_t T = c->T;
+    return fe::graph::Tensor_attributes()
+        .set_uid(STATS)
+        .set_dim({c->B, c->NH, T, 1})
+        .set_stride({c->NH * T, T, 1, 1})
+        .set_data_type(fe::DataType_t::FLOAT);
+}
+
+// Marks a result with its name and place.
+static void give(const Tensor &tensor, const fe::graph::Tensor_attributes &as) {
+    tensor->set_output(true).set_uid(as.get_uid()).set_dim(as.get_dim()).set_stride(as.get_stride());
+}
+
+static void add_forward(fe::graph::Graph &graph, const AttentionConfig *c) {
+    auto options = fe::graph::SDPA_attributes().set_generate_stats(true).set_causal_mask(true).set_attn_scale(
+        1 / sqrtf((float)c->HS));
+    int64_t C = c->C;
+    auto [out, stats] = graph.sdpa(graph.tensor(rows(Q, c, 3 * C)), graph.tensor(rows(K, c, 3 * C)),
+                                   graph.tensor(rows(V, c, 3 * C)), options);
+    give(out, rows(OUT, c, C));
+    give(stats, statistics(c));
+    stats->set_data_type(fe::DataType_t::FLOAT);
+}
+
+static void add_backward(fe::graph::Graph &graph, const AttentionConfig *c) {
+    auto options =
+        fe::graph::SDPA_backward_attributes().set_causal_mask(true).set_deterministic_algorithm(true).set_attn_scale(
+            1 / sqrtf((float)c->HS));
+    int64_t C = c->C;
+    auto [dq, dk, dv] = graph.sdpa_backward(graph.tensor(rows(Q, c, 3 * C)), graph.tensor(rows(K, c, 3 * C)),
+                                            graph.tensor(rows(V, c, 3 * C)), graph.tensor(rows(OUT, c, C)),
+                                            graph.tensor(rows(DOUT, c, C)), graph.tensor(statistics(c)), options);
+    give(dq, rows(DQ, c, 3 * C));
+    give(dk, rows(DK, c, 3 * C));
+    give(dv, rows(DV, c, 3 * C));
+}
+
+static const Plan &plan_for(const AttentionConfig *c, bool backward) {
+    static std::map<std::tuple<int, int, int, int, bool>, Plan> plans;
+    Plan &plan = plans[{c->B, c->T, c->NH, c->HS, backward}];
+    if (plan.graph) return plan;
+    plan.graph = std::make_shared<fe::graph::Graph>();
+    plan.graph->set_io_data_type(fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    if (backward)
+        add_backward(*plan.graph, c);
+    else
+        add_forward(*plan.graph, c);
+    graph_check(plan.graph->build(handle(), {fe::HeurMode_t::A}));
+    graph_check(plan.graph->get_workspace_size(plan.workspace));
+    return plan;
+}
+
+// ---- the layer
+
+static bool takes(const AttentionConfig *config) {
+    return config->HS <= 128 && config->HS % 8 == 0;
+}
+
+// In front of cuDNN's own work, the statistics of a forward pass that nobody keeps; in whole lines of memory.
+static size_t statistics_floats(const AttentionConfig *config) {
+    return ((size_t)config->B * config->NH * config->T + 63) / 64 * 64;
+}
+
+// Makes the plans for the configuration, which takes about a second.
+static size_t work_size(const AttentionConfig *config) {
+    size_t own = quadratic_gpu_work_size(config);
+    if (!takes(config)) return own;
+    int64_t forward = plan_for(config, false).workspace, backward = plan_for(config, true).workspace;
+    size_t bytes = (size_t)(forward > backward ? forward : backward);
+    size_t cudnn = statistics_floats(config) + (bytes + sizeof(float) - 1) / sizeof(float);
+    return own > cudnn ? own : cudnn;
+}
+
+static void run(const AttentionConfig *config, bool backward, std::unordered_map<int64_t, void *> &tensors, float *work,
+                cudaStream_t stream) {
+    cudnn_check(cudnnSetStream(handle(), stream));
+    graph_check(plan_for(config, backward).graph->execute(handle(), tensors, work + statistics_floats(config)));
+}
+
+// `saved` holds one number per row, the log-sum-exp, in memory for two.
+static void forward(floatX *out, float *saved, const floatX *qkv, const float *constants, float *work,
+                    const AttentionConfig *config, cudaStream_t stream) {
+    if (!takes(config)) {
+        attention_gpu_softmax_tiled.forward(out, saved, qkv, constants, work, config, stream);
+        return;
+    }
+    floatX *q = const_cast<floatX *>(qkv); // cuDNN has one type for what it reads and what it writes
+    std::unordered_map<int64_t, void *> tensors = {
+        {Q, q}, {K, q + config->C}, {V, q + 2 * config->C}, {OUT, out}, {STATS, saved ? saved : work}};
+    run(config, false, tensors, work, stream);
+}
+
+static void backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out, const float *saved,
+                     const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream) {
+    if (!takes(config)) {
+        attention_gpu_softmax_tiled.backward(dqkv, dout, qkv, out, saved, constants, work, config, stream);
+        return;
+    }
+    int C = config->C;
+    floatX *q = const_cast<floatX *>(qkv);
+    std::unordered_map<int64_t, void *> tensors = {{Q, q}, {K, q + C}, {V, q + 2 * C}};
+    tensors[OUT] = const_cast<floatX *>(out), tensors[DOUT] = const_cast<floatX *>(dout);
+    tensors[STATS] = const_cast<float *>(saved);
+    tensors[DQ] = dqkv, tensors[DK] = dqkv + C, tensors[DV] = dqkv + 2 * C;
+    run(config, true, tensors, work, stream);
+}
+
+static void step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants, float *work,
+                 const AttentionConfig *config, cudaStream_t stream) {
+    attention_gpu_softmax_tiled.step(out, cache, pos, n, qkv, constants, work, config, stream);
+}
+
+extern const AttentionGPU attention_gpu_softmax = {
+    &attention_softmax,  quadratic_gpu_saved_size, work_size, quadratic_gpu_cache_size, forward, backward, step,
+    quadratic_gpu_check,
+};
+#endif
