@@ -91,6 +91,8 @@ def compare(program, length):
     our_time, their_time = statistics.median(mine), statistics.median(peers[best])
     print(f"T={length:6d}  slay.c {our_time:9.2f} ms   PyTorch {their_time:9.2f} ms (chunks of {best})   "
           f"PyTorch / slay.c {their_time / our_time:.2f}", flush=True)
+    record(f"slay attention, T={length}", "ms", our_time, "chunked PyTorch", their_time,
+           [b / a for a, b in zip(mine, peers[best])], args.wanted)
     return their_time / our_time
 
 

@@ -104,6 +104,7 @@ static Measurement measure_here(const Attention *attention, int T, int backward,
 static Measurement measure(const Attention *attention, int T, int backward, double seconds) {
     Measurement result = {0};
     int ends[2];
+    fflush(stdout); // or the child would have, and print, a copy of what waits there
     if (pipe(ends)) die("no pipe for the measuring process");
     pid_t child = fork();
     if (child < 0) die("no process to measure in");

@@ -65,6 +65,8 @@ def compare(program, length):
     ratio = statistics.median(sum(b) / sum(a) for a, b in pairs)
     print(f"T={length:6d}  slay.c forward {mine[0]:8.2f} backward {mine[1]:8.2f} ms   "
           f"PyTorch {torchs[0]:8.2f} {torchs[1]:8.2f} ms   PyTorch / slay.c {ratio:.2f}", flush=True)
+    record(f"softmax attention, T={length}", "ms", sum(mine), "PyTorch SDPA", sum(torchs),
+           [sum(b) / sum(a) for a, b in pairs], 1)
     return ratio
 
 

@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 
+from results import record
+
 SIZES = {"tiny": (4, 4, 128), "small": (6, 8, 256), "gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}
 
 
@@ -35,6 +37,7 @@ def parse_options():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="steps per round that count")
     parser.add_argument("--skip", type=int, default=2, help="steps per round before those")
+    parser.add_argument("--wanted", type=float, help="how many times as fast it should be, for the table of make bench")
     parser.add_argument("--pytorch-child", metavar="SHARD", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.context = max(1024, options.sequence)
@@ -126,6 +129,9 @@ def steps_so_far(run):
         return []
 
 
+shares = {}  # attention: the share of the machine's own sgemm rate in each round
+
+
 def run_slay(options, shard, directory, attention):
     """(step times, losses, peak memory). Ends by SIGKILL once it has done its steps, so that it saves no checkpoint."""
     run = os.path.join(directory, f"run_{time.monotonic_ns()}")
@@ -148,6 +154,9 @@ def run_slay(options, shard, directory, attention):
             process.kill()
     memory = peak_megabytes(process)
     steps = steps[options.skip : wanted]
+    with open(os.path.join(run, "metrics.jsonl")) as lines:
+        limit = json.loads(lines.readline())["machine"]["gflops"]
+    shares.setdefault(attention, []).append(statistics.median(s["gflops"] for s in steps) / limit)
     return [s["ms"] for s in steps], [s["loss"] for s in steps], memory
 
 
@@ -189,10 +198,23 @@ def print_table(options, rounds):
         memory, loss = max(r[name][2] for r in rounds), rounds[-1][name][1][-1]
         print(f"{name:18}{median:14.1f}{quartiles:>18}{1e3 * B * T / median:10.0f}{memory:11.0f} MB{loss:9.3f}")
     ours, *others = rounds[0]
+    for attention, values in shares.items():
+        print(f"share of the machine's sgemm rate, {attention}: {100 * statistics.median(values):.0f}% "
+              f"({100 * min(values):.0f} .. {100 * max(values):.0f})")
     for name in others:
         ratios = sorted(statistics.median(r[ours][0]) / statistics.median(r[name][0]) for r in rounds)
+        record_result(options, rounds, ours, name, ratios)
         print(f"{ours} is {1 / statistics.median(ratios):.2f} times as fast as {name} "
               f"({1 / ratios[-1]:.2f} .. {1 / ratios[0]:.2f} over the rounds)")
+
+
+def record_result(options, rounds, ours, name, ratios):
+    work = f"{options.model} step, B={options.batch} T={options.sequence}"
+    times = [statistics.median(ms for r in rounds for ms in r[side][0]) for side in (ours, name)]
+    share = statistics.median(shares[ours.split()[-1]])
+    record(work, "ms", times[0], name, times[1], [1 / ratio for ratio in ratios], options.wanted, share)
+    memory = [max(r[side][2] for r in rounds) for side in (ours, name)]
+    record(work + ", memory", "MB", memory[0], name, memory[1], [r[name][2] / r[ours][2] for r in rounds])
 
 
 def main():

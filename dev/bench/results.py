@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Collects what the benchmarks measured and prints it as one table.
+
+A benchmark calls record(); with BENCH_RESULTS=FILE in the environment each call adds a line of JSON to the file.
+
+    dev/bench/results.py FILE [--markdown] [--machine TEXT]     the table of all lines
+"""
+import argparse
+import json
+import os
+import statistics
+
+
+def record(work, unit, ours, peer, theirs, ratios, wanted=None, share=None):
+    """ours, theirs: medians in `unit`; ratios: ours against theirs per round, above 1 is better; wanted: the target;
+    share: of the limit that the machine sets, where there is one."""
+    path = os.environ.get("BENCH_RESULTS")
+    if not path:
+        return
+    ratios = sorted(ratios)
+    line = {"work": work, "unit": unit, "ours": ours, "peer": peer, "theirs": theirs,
+            "ratio": statistics.median(ratios) if ratios else None, "low": ratios[0] if ratios else None,
+            "high": ratios[-1] if ratios else None, "wanted": wanted, "share": share}
+    with open(path, "a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def short(value):
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def cells(line):
+    ratio = "" if line["ratio"] is None else f"{line['ratio']:.2f}x ({line['low']:.2f} .. {line['high']:.2f})"
+    wanted = "" if line["wanted"] is None else f"{line['wanted']:g}x"
+    share = "" if line["share"] is None else f"{100 * line['share']:.0f}%"
+    return [line["work"], line["unit"], short(line["ours"]), line["peer"], short(line["theirs"]), ratio, wanted, share]
+
+
+HEADER = ["work", "unit", "slay.c", "peer", "its", "better by (spread)", "wanted", "of the limit"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("results")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--machine", default="")
+    options = parser.parse_args()
+    with open(options.results) as file:
+        rows = [cells(json.loads(line)) for line in file if line.strip()]
+    if options.markdown:
+        print(f"# Benchmarks\n\n{options.machine}\n\n| " + " | ".join(HEADER) + " |")
+        print("|---|---|---:|---|---:|---:|---:|---:|")
+        for row in rows:
+            print("| " + " | ".join(row) + " |")
+        return
+    widths = [max(len(row[i]) for row in [HEADER, *rows]) for i in range(len(HEADER))]
+    right = {2, 4, 5, 6, 7}
+    for row in [HEADER, *rows]:
+        print("  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip())
+
+
+if __name__ == "__main__":
+    main()
