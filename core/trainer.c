@@ -30,6 +30,7 @@ typedef struct {
     int *inputs, *targets; // (micro_batch,T)
     Run run;
     double machine_gflops;
+    double begun;                 // clock when the program started
     double start, elapsed_before; // clock at the start; seconds of the run before it was resumed
     int64_t tokens;               // seen so far
     double val_loss, val_seconds; // of the last validation
@@ -244,6 +245,7 @@ static int open_metrics(Trainer *trainer, Error *error) {
     json_t *machine = run_machine();
     trainer->machine_gflops = trainer->backend->machine_gflops();
     json_object_set_new(machine, "gflops", json_real(trainer->machine_gflops));
+    json_object_set_new(machine, "startup_seconds", json_real(clock_seconds() - trainer->begun));
     if (trainer->backend->device) json_object_set_new(machine, "device", json_string(trainer->backend->device()));
     if (!settings->quiet) print_start(trainer, machine);
     json_t *attention = attention_to_json(trainer->attention, &settings->attention_config);
@@ -452,6 +454,7 @@ int trainer_main(const Backend *backend, int argc, char **argv) {
     Error error;
     threads_wait_politely(argv);
     error_set_program(argv[0]);
+    trainer.begun = clock_seconds();
     trainer.backend = backend;
     trainer.settings = settings_default();
     settings_options(&trainer.options, &trainer.settings);

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 
+from results import record
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096])

@@ -129,6 +129,7 @@ def steps_so_far(run):
         return []
 
 
+startups = []  # seconds
 shares = {}  # attention: the share of the machine's own sgemm rate in each round
 
 
@@ -155,8 +156,9 @@ def run_slay(options, shard, directory, attention):
     memory = peak_megabytes(process)
     steps = steps[options.skip : wanted]
     with open(os.path.join(run, "metrics.jsonl")) as lines:
-        limit = json.loads(lines.readline())["machine"]["gflops"]
-    shares.setdefault(attention, []).append(statistics.median(s["gflops"] for s in steps) / limit)
+        machine = json.loads(lines.readline())["machine"]
+    startups.append(machine["startup_seconds"])
+    shares.setdefault(attention, []).append(statistics.median(s["gflops"] for s in steps) / machine["gflops"])
     return [s["ms"] for s in steps], [s["loss"] for s in steps], memory
 
 
@@ -236,6 +238,9 @@ def main():
             medians = ", ".join(f"{name} {statistics.median(r[0]):.1f} ms" for name, r in rounds[-1].items())
             print(f"round {i + 1} of {options.rounds}: {medians}", flush=True)
     print_table(options, rounds)
+    print(f"start-up to the first step: {statistics.median(startups):.2f} s ({min(startups):.2f} .. {max(startups):.2f})")
+    if options.model == "gpt2" and ways:
+        record(f"start-up, {options.model} with random weights", "s", statistics.median(startups), "", None, [])
 
 
 if __name__ == "__main__":
