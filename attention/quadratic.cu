@@ -154,7 +154,7 @@ template <int WIDTH>
 static void launch_dot_outputs(float *output_dots, const floatX *dout, const floatX *out, const AttentionConfig *config,
                                cudaStream_t stream) {
     typedef OutputTiles<WIDTH> Tiles;
-    allow_shared_memory(dot_outputs<WIDTH>, sizeof(Tiles));
+    allow_shared_memory<Tiles>(dot_outputs<WIDTH>);
     dim3 grid(config->B * config->NH, tiles_of(config->T, Tiles::ROWS));
     dot_outputs<WIDTH><<<grid, Tiles::THREADS, sizeof(Tiles), stream>>>(output_dots, dout, out, config->T, config->C,
                                                                         config->NH, config->HS);

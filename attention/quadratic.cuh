@@ -306,9 +306,8 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<
 // ---- backward
 
 template <int WIDTH> struct DifferentiateTiles { // shared memory
-    // Float tiles of the widest heads are halved, to fit where a block has no more than 99 KB.
     static constexpr int ROWS = WIDTH > 64 && sizeof(floatX) == 4 ? 32 : 64;
-    static constexpr int COLUMNS = WIDTH > 64 ? 32 : 64, THREADS = ROWS / WARP_ROWS * 32;
+    static constexpr int COLUMNS = WIDTH > 32 ? 32 : 64, THREADS = ROWS / WARP_ROWS * 32;
     typedef floatX Row[tile_stride<WIDTH>];
     alignas(32) Row rows[ROWS], row_partners[ROWS];             // q and dout, or k and v
     alignas(32) Row columns[COLUMNS], column_partners[COLUMNS]; // k and v, or q and dout
@@ -576,8 +575,10 @@ __global__ void __launch_bounds__(DECODE_THREADS) decode(float *partials, Attend
 
 // ---- launching
 
-template <class Kernel> void allow_shared_memory(Kernel *kernel, size_t bytes) {
-    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+// Allows the kernel a block's tiles, which have to fit wherever we build for: sm_120 has 99 KB, others more.
+template <class Tiles, class Kernel> void allow_shared_memory(Kernel *kernel) {
+    static_assert(sizeof(Tiles) <= 99 * 1024, "tiles too large");
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(Tiles)));
 }
 
 static inline int tiles_of(int n, int tile) {
@@ -586,7 +587,7 @@ static inline int tiles_of(int n, int tile) {
 
 template <class Score, int WIDTH> void launch_attend(const Attend &a, int heads, cudaStream_t stream) {
     typedef AttendTiles<WIDTH> Tiles;
-    allow_shared_memory(attend<Score, WIDTH>, sizeof(Tiles));
+    allow_shared_memory<Tiles>(attend<Score, WIDTH>);
     dim3 grid(heads, tiles_of(a.queries, Tiles::ROWS));
     attend<Score, WIDTH><<<grid, Tiles::THREADS, sizeof(Tiles), stream>>>(a);
     launch_check();
@@ -604,7 +605,7 @@ template <class Score> void attend_any(const Attend &a, int width, int heads, cu
 template <class Score, int WIDTH, bool OWNS_KEYS>
 void launch_differentiate(const Differentiate &a, int heads, cudaStream_t stream) {
     typedef DifferentiateTiles<WIDTH> Tiles;
-    allow_shared_memory(differentiate<Score, WIDTH, OWNS_KEYS>, sizeof(Tiles));
+    allow_shared_memory<Tiles>(differentiate<Score, WIDTH, OWNS_KEYS>);
     dim3 grid(heads, tiles_of(a.T, Tiles::ROWS));
     differentiate<Score, WIDTH, OWNS_KEYS><<<grid, Tiles::THREADS, sizeof(Tiles), stream>>>(a);
     launch_check();

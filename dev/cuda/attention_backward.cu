@@ -7,7 +7,7 @@
 //      formed by products with blocks in registers, or on tensor cores in bf16; the scores are formed twice, once for
 //      each owner, which costs less than adding across blocks.
 //
-// usage: attention_backward VERSION [MECHANISM [B T NH HS]]
+// usage: attention_backward VERSION [MECHANISM [B T NH HS]]      (times mean something on a GPU only)
 #include "attention_case.h"
 
 enum { VERSIONS = 3, ROWS = 64, COLUMNS = 32 };

@@ -10,7 +10,7 @@
 //      weights in shared memory, two lanes per row; the level is raised once per tile and not once per key; distances
 //      come from norms and the dot product where that loses no digits.
 //
-// usage: attention_forward VERSION [MECHANISM [B T NH HS]]
+// usage: attention_forward VERSION [MECHANISM [B T NH HS]]      (times mean something on a GPU only)
 #include "attention_case.h"
 
 enum { VERSIONS = 3, QUERIES = 64, KEYS = 32 };
