@@ -1,5 +1,5 @@
 #include "linear_gpu.h"
-#include "linear_kernels.h"
+#include "linear_kernels.cuh"
 
 #include <string.h>
 
@@ -88,14 +88,15 @@ static double row_traffic(const LinearMapGPU *map, int HS, int T, int chunk) {
     return chunk >= T ? pairs : pairs + 4 * F * (1 + (double)value_columns(HS) / chunk);
 }
 
-// Rows per chunk: config->chunk, or what moves the fewest bytes. Squared maps have no states, only pairs.
+// Rows per chunk: config->chunk, or what moves the fewest bytes; a short sequence may be one chunk, without a state.
+// Squared maps have no states, only pairs.
 static int chunk_rows(const LinearMapGPU *map, const AttentionConfig *config) {
     int T = config->T, whole = (T + 7) / 8 * 8, chunk = map->squared_inner ? 128 : 64;
     if (config->chunk) return min_int(config->chunk, T);
     if (map->squared_inner) return min_int(chunk, whole);
     while (chunk < 1024 && row_traffic(map, config->HS, T, 2 * chunk) < row_traffic(map, config->HS, T, chunk))
         chunk *= 2;
-    return row_traffic(map, config->HS, T, T) <= row_traffic(map, config->HS, T, chunk) ? whole : chunk;
+    return T <= 2048 && row_traffic(map, config->HS, T, T) <= row_traffic(map, config->HS, T, chunk) ? whole : chunk;
 }
 
 typedef struct { // hands out pieces of a block; without a block it only counts

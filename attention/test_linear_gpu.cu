@@ -309,7 +309,7 @@ static void test_many_chunks(void) {
 }
 
 static void test_odd_head_size(void) {
-    Shape shape = {2, 65, 1, 21, 16, 0};
+    Shape shape = {2, 65, 1, 21, 13, 0}; // chunks of an odd size too: no kernel's blocks are full
     compare_all(shape);
 }
 
@@ -487,6 +487,16 @@ static void test_long_sequences_need_little_memory(void) {
     CHECK(attention_gpu_slay.work_size(&config) * sizeof(float) < 1e9);
 }
 
+static void test_what_cannot_be_done_is_refused(void) {
+    Variant exact = {"slay exact", "slay", 0, 0, 8, 0, 0, POLY_EXACT}, anchor = {"slay", "slay"};
+    Shape shape = {1, 8, 1, 2000, 0, 0};
+    AttentionConfig refused = configuration(&exact, shape), allowed = configuration(&anchor, shape);
+    char why[200] = "";
+    CHECK(attention_gpu_slay.check(&refused, why, sizeof why) == -1);
+    CHECK_CONTAINS(why, "2000");
+    CHECK(attention_gpu_slay.check(&allowed, why, sizeof why) == 0);
+}
+
 int main(void) {
     RUN(test_one_row);
     RUN(test_part_of_a_chunk);
@@ -502,5 +512,6 @@ int main(void) {
     RUN(test_no_nan_from_finite_input);
     RUN(test_nan_in_the_input_is_not_hidden);
     RUN(test_long_sequences_need_little_memory);
+    RUN(test_what_cannot_be_done_is_refused);
     return test_summary();
 }

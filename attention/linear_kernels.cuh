@@ -1,6 +1,6 @@
 // The kernels between the matrix products of attention/linear.cu. Except where it is said, a warp works on one row.
-#ifndef ATTENTION_LINEAR_KERNELS_H
-#define ATTENTION_LINEAR_KERNELS_H
+#ifndef ATTENTION_LINEAR_KERNELS_CUH
+#define ATTENTION_LINEAR_KERNELS_CUH
 
 #include "linear_gpu.h"
 
