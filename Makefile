@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := all
 BUILD ?= build
 export BUILD
-PROGRAMS := train_gpt2 sample_gpt2 tokenize stories inspect
+PROGRAMS := train_gpt2 sample_gpt2 tokenize stories inspect export_gguf
 
 # ---- what the machine has: compilers and libraries, probed by compiling and linking
 # (targets that set the machine up themselves first look afterwards, in a make of their own)
@@ -27,7 +27,7 @@ ATTENTION ?= softmax
 SECONDS   ?= 200
 
 # ---- sources: everything in the three folders but programs and tests is library
-PROGRAM_SOURCES := dataloader/tokenize.c dataloader/stories.c core/inspect.c
+PROGRAM_SOURCES := dataloader/tokenize.c dataloader/stories.c core/inspect.c core/export_gguf.c
 TEST_SOURCES    := $(wildcard core/test_*.c attention/test_*.c dataloader/test_*.c)
 LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard core/*.c attention/*.c dataloader/*.c))
 # A test named *_gradient.c is compiled in double precision, with the library to match.
@@ -62,7 +62,7 @@ tokenize: $(BUILD)/float/dataloader/tokenize.o $(BUILD)/libslay.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 stories: $(BUILD)/float/dataloader/stories.o $(BUILD)/libslay.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-inspect: $(BUILD)/float/core/inspect.o $(BUILD)/libslay.a
+inspect export_gguf: %: $(BUILD)/float/core/%.o $(BUILD)/libslay.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/%: $(BUILD)/float/dev/%.o $(BUILD)/libslay.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)

@@ -10,8 +10,10 @@ everything else to standard error, so that the output can be piped.
 #pragma GCC diagnostic ignored "-Wunused-function" // decoding needs no backward pass
 #include "train_gpt2.c"
 
+#include "core/matvec.h"
 #include "core/progress.h"
 #include "core/threads.h"
+#include "dataloader/dataloader.h"
 #include "dataloader/tokenizer.h"
 
 #include <signal.h>
@@ -20,78 +22,282 @@ everything else to standard error, so that the output can be piped.
 // ---------------------------------------------------------------------------------------------------------------------
 // The decoder
 
-enum { PREFILL_ROWS = 128 }; // tokens of a prompt that go through the layers at once
+// A prompt's tokens go through the layers PREFILL_ROWS at a time, as matrix products; the text's one by one, as products
+// of a matrix and a vector, and so do the few tokens at a time that would not pay for the former.
+enum { PREFILL_ROWS = 512, FEW_ROWS = 4 };
+
+typedef struct {
+    PackedMatrix qkv, proj, fc, fcproj;
+} PackedLayer;
 
 typedef struct {
     GPT2 *model;
-    int position;       // tokens seen so far
-    size_t cache_size;  // numbers per layer
-    real *cache;        // (L, cache_size)
-    real *x, *hidden;   // (PREFILL_ROWS, C)
-    real *wide, *wide2; // (PREFILL_ROWS, 4C)
-    real *logits;       // (V): of the last token
+    int position;        // tokens seen so far
+    size_t cache_size;   // numbers per layer
+    real *cache;         // (L, cache_size)
+    real *x, *hidden;    // (PREFILL_ROWS, C)
+    real *wide, *wide2;  // (PREFILL_ROWS, 4C)
+    real *logits;        // (V): of the last token
+    real *expanded;      // (4C, C): weights of fewer bits as numbers, for matrix products
+    PackedLayer *layers; // (L)
+    PackedMatrix head;   // (V,C): wte
+    void *packed;        // memory of the packed weights
+    MatvecInput *inputs; // one per thread
+    real *normed;        // (threads, C)
+    int threads;
     Arena arena;
 } Decoder;
 
-static void decoder_create(Decoder *decoder, GPT2 *model) {
+// ---- weights in the order and the bits that decoding wants
+
+static size_t layer_bytes(WeightKind kind, int C) {
+    return packed_bytes(kind, 3 * C, C) + packed_bytes(kind, C, C) + packed_bytes(kind, 4 * C, C) +
+           packed_bytes(kind, C, 4 * C);
+}
+
+// Packs a matrix at *memory and moves on behind it. Without `keep` the source's memory is given up.
+static PackedMatrix pack_next(char **memory, WeightKind kind, int rows, int columns, real *source, SourceOrder order,
+                              int keep) {
+    PackedMatrix matrix = packed_create(kind, rows, columns, *memory, source, order);
+    *memory += packed_bytes(kind, rows, columns);
+    if (!keep) memory_discard(source, (size_t)rows * (size_t)columns * sizeof *source);
+    return matrix;
+}
+
+static void decoder_pack(Decoder *decoder, WeightKind kind, int keep) {
+    const Weights *weights = &decoder->model->weights;
+    int C = decoder->model->config.C, L = decoder->model->config.L, V = decoder->model->config.V;
+    size_t head = kind == WEIGHTS_FP32 ? 0 : packed_bytes(kind, V, C);
+    char *memory = decoder->packed = memory_allocate(L * layer_bytes(kind, C) + head, 1, "the packed weights");
+    decoder->layers = memory_allocate_zeroed((size_t)L, sizeof(PackedLayer), "the list of layers");
+    decoder->head = kind == WEIGHTS_FP32 ? packed_borrow(weights->wte, V, C)
+                                         : pack_next(&memory, kind, V, C, weights->wte, SOURCE_ROWS, keep);
+    for (int l = 0; l < L; l++) {
+        const LayerWeights *w = &weights->layers[l];
+        PackedLayer *layer = &decoder->layers[l];
+        layer->qkv = pack_next(&memory, kind, 3 * C, C, w->qkv_weight, SOURCE_COLUMNS, keep);
+        layer->proj = pack_next(&memory, kind, C, C, w->proj_weight, SOURCE_COLUMNS, keep);
+        layer->fc = pack_next(&memory, kind, 4 * C, C, w->fc_weight, SOURCE_COLUMNS, keep);
+        layer->fcproj = pack_next(&memory, kind, C, 4 * C, w->fcproj_weight, SOURCE_COLUMNS, keep);
+    }
+}
+
+// A decoder for the model's weights. Without `keep_weights` the model's own matrices are given up on the way, so that
+// they are never in memory twice: the model is then good for nothing but this decoder.
+static void decoder_create(Decoder *decoder, GPT2 *model, WeightKind kind, int keep_weights) {
     size_t C = (size_t)model->config.C;
-    *decoder = (Decoder){.model = model, .arena = {.what = "the decoder"}};
+    *decoder = (Decoder){.model = model, .threads = omp_get_max_threads(), .arena = {.what = "the decoder"}};
+    size_t threads = (size_t)decoder->threads;
     decoder->cache_size = model->attention->cache_size(&model->attention_config);
+    decoder_pack(decoder, kind, keep_weights);
     arena_plan(&decoder->arena, &decoder->cache, (size_t)model->config.L * decoder->cache_size);
     arena_plan(&decoder->arena, &decoder->x, PREFILL_ROWS * C);
     arena_plan(&decoder->arena, &decoder->hidden, PREFILL_ROWS * C);
     arena_plan(&decoder->arena, &decoder->wide, PREFILL_ROWS * 4 * C);
     arena_plan(&decoder->arena, &decoder->wide2, PREFILL_ROWS * 4 * C);
     arena_plan(&decoder->arena, &decoder->logits, (size_t)model->config.V);
+    arena_plan(&decoder->arena, &decoder->expanded, kind == WEIGHTS_FP32 ? 0 : 4 * C * C);
+    arena_plan(&decoder->arena, &decoder->normed, threads * C);
     arena_allocate(&decoder->arena);
     memset(decoder->cache, 0, (size_t)model->config.L * decoder->cache_size * sizeof(real));
+    decoder->inputs = memory_allocate(threads, sizeof(MatvecInput), "the decoder's vectors");
+    for (size_t t = 0; t < threads; t++) decoder->inputs[t] = matvec_input_create(4 * (int)C);
 }
 
 static void decoder_free(Decoder *decoder) {
+    for (int t = 0; t < decoder->threads; t++) matvec_input_free(&decoder->inputs[t]);
+    free(decoder->inputs), free(decoder->layers), free(decoder->packed);
     arena_free(&decoder->arena);
 }
 
-static void decoder_layer(Decoder *decoder, int l, int n) {
+// out (n,C) = wte[token] + wpe[position]
+static void decoder_embed(Decoder *decoder, const int *tokens, int n) {
+    size_t C = (size_t)decoder->model->config.C;
+    for (int i = 0; i < n; i++) {
+        real *x = decoder->x + (size_t)i * C;
+        const real *position_row = decoder->model->weights.wpe + (size_t)(decoder->position + i) * C;
+        packed_expand(x, &decoder->head, tokens[i], 1);
+        for (size_t c = 0; c < C; c++) x[c] += position_row[c];
+    }
+}
+
+// ---- many tokens at once
+
+// Rows `first` to `first + count - 1` of a matrix as plain numbers: in place, or expanded.
+static const real *plain_rows(Decoder *decoder, const PackedMatrix *matrix, int first, int count) {
+    if (matrix->kind == WEIGHTS_FP32) return (const real *)matrix->data + (size_t)first * (size_t)matrix->columns;
+    packed_expand(decoder->expanded, matrix, first, count);
+    return decoder->expanded;
+}
+
+// out (n,rows) = inp (n,columns) matrix^T + bias [+ residual]
+static void linear_rows(Decoder *decoder, real *out, const real *residual, const real *inp, const PackedMatrix *matrix,
+                        const real *bias, int n) {
+    size_t rows = (size_t)matrix->rows;
+    const real *weights = plain_rows(decoder, matrix, 0, matrix->rows);
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < (size_t)n; i++)
+        for (size_t r = 0; r < rows; r++) out[i * rows + r] = bias[r] + (residual ? residual[i * rows + r] : 0);
+    matmul_nt(out, inp, weights, n, matrix->rows, matrix->columns, 1);
+}
+
+static void layer_rows(Decoder *decoder, int l, int n) {
     GPT2 *model = decoder->model;
     const LayerWeights *w = &model->weights.layers[l];
+    const PackedLayer *packed = &decoder->layers[l];
     real *x = decoder->x, *hidden = decoder->hidden, *wide = decoder->wide, *wide2 = decoder->wide2;
     real mean[PREFILL_ROWS], rstd[PREFILL_ROWS];
     int C = model->config.C;
     layernorm_forward(hidden, mean, rstd, x, w->ln1_weight, w->ln1_bias, n, C);
-    linear_forward(wide, NULL, hidden, w->qkv_weight, w->qkv_bias, n, C, 3 * C);
+    linear_rows(decoder, wide, NULL, hidden, &packed->qkv, w->qkv_bias, n);
     model->attention->step(hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, n, wide,
                            model->constants[l], model->attention_work, &model->attention_config);
-    linear_forward(x, x, hidden, w->proj_weight, w->proj_bias, n, C, C);
+    linear_rows(decoder, x, x, hidden, &packed->proj, w->proj_bias, n);
     layernorm_forward(hidden, mean, rstd, x, w->ln2_weight, w->ln2_bias, n, C);
-    linear_forward(wide, NULL, hidden, w->fc_weight, w->fc_bias, n, C, 4 * C);
+    linear_rows(decoder, wide, NULL, hidden, &packed->fc, w->fc_bias, n);
     gelu_forward(wide2, wide, (size_t)n * 4 * (size_t)C);
-    linear_forward(x, x, wide2, w->fcproj_weight, w->fcproj_bias, n, 4 * C, C);
+    linear_rows(decoder, x, x, wide2, &packed->fcproj, w->fcproj_bias, n);
 }
 
-// Feeds n <= PREFILL_ROWS tokens; hidden (n,C) holds their last hidden states afterwards.
-static void decoder_block(Decoder *decoder, const int *tokens, int n) {
+static int decoder_most_rows(const Decoder *decoder) {
+    int T = decoder->model->attention_config.T;
+    return T < PREFILL_ROWS ? T : PREFILL_ROWS;
+}
+
+// Feeds n <= decoder_most_rows tokens; hidden (n,C) holds their last hidden states afterwards.
+static void decoder_rows(Decoder *decoder, const int *tokens, int n) {
     GPT2 *model = decoder->model;
     real mean[PREFILL_ROWS], rstd[PREFILL_ROWS];
-    int C = model->config.C;
-    embedding_forward(decoder->x, tokens, model->weights.wte, model->weights.wpe + (size_t)decoder->position * C, n, n,
-                      C);
-    for (int l = 0; l < model->config.L; l++) decoder_layer(decoder, l, n);
+    decoder_embed(decoder, tokens, n);
+    for (int l = 0; l < model->config.L; l++) layer_rows(decoder, l, n);
     layernorm_forward(decoder->hidden, mean, rstd, decoder->x, model->weights.lnf_weight, model->weights.lnf_bias, n,
-                      C);
+                      model->config.C);
     decoder->position += n;
+}
+
+// logits (n,V), whose rows are `stride` apart, of hidden (n,C)
+static void logits_of_rows(Decoder *decoder, real *logits, int stride, const real *hidden, int n) {
+    int C = decoder->model->config.C, V = decoder->model->config.V;
+    int block = decoder->head.kind == WEIGHTS_FP32 ? V : 4 * C; // what decoder->expanded holds
+    for (int first = 0; first < V; first += block) {
+        int count = V - first < block ? V - first : block;
+        matmul_nt_strided(logits + first, stride, hidden, plain_rows(decoder, &decoder->head, first, count), n, count,
+                          C);
+    }
+}
+
+// ---- one token: every thread has its rows of each matrix, and they meet where one needs all of another's results
+
+typedef struct { // one of the threads of a parallel region
+    Decoder *decoder;
+    MatvecInput *input;
+    real *normed; // (C)
+    int thread, threads;
+} DecoderThread;
+
+static DecoderThread decoder_thread(Decoder *decoder) {
+    int thread = omp_get_thread_num();
+    return (DecoderThread){.decoder = decoder,
+                           .input = &decoder->inputs[thread],
+                           .normed = decoder->normed + (size_t)thread * (size_t)decoder->model->config.C,
+                           .thread = thread,
+                           .threads = omp_get_num_threads()};
+}
+
+// The thread's rows of out = matrix inp + bias [+ residual].
+static RowRange multiply_share(const DecoderThread *self, real *out, const real *residual, const real *inp,
+                               const PackedMatrix *matrix, const real *bias) {
+    RowRange range = packed_share(matrix, self->thread, self->threads);
+    matvec_input_set(self->input, inp, matrix->columns, matrix->kind);
+    matvec(out, matrix, self->input, bias, residual, range);
+    return range;
+}
+
+// The same behind a LayerNorm, which every thread computes for itself: that is cheaper than waiting for another.
+static RowRange multiply_normed(const DecoderThread *self, real *out, const real *x, const real *ln_weight,
+                                const real *ln_bias, const PackedMatrix *matrix, const real *bias) {
+    real mean, rstd;
+    layernorm_forward(self->normed, &mean, &rstd, x, ln_weight, ln_bias, 1, self->decoder->model->config.C);
+    return multiply_share(self, out, NULL, self->normed, matrix, bias);
+}
+
+// What comes before the attention of layer l, or the logits behind the last layer.
+static void before_attention(const DecoderThread *self, int l) {
+    Decoder *decoder = self->decoder;
+    const Weights *weights = &decoder->model->weights;
+    if (l < decoder->model->config.L) {
+        const LayerWeights *w = &weights->layers[l];
+        multiply_normed(self, decoder->wide, decoder->x, w->ln1_weight, w->ln1_bias, &decoder->layers[l].qkv,
+                        w->qkv_bias);
+    } else {
+        multiply_normed(self, decoder->logits, decoder->x, weights->lnf_weight, weights->lnf_bias, &decoder->head,
+                        NULL);
+    }
+}
+
+// What comes behind the attention of layer l, up to the next one's.
+static void after_attention(const DecoderThread *self, int l) {
+    Decoder *decoder = self->decoder;
+    const LayerWeights *w = &decoder->model->weights.layers[l];
+    const PackedLayer *packed = &decoder->layers[l];
+    real *x = decoder->x, *fc = decoder->wide2;
+    multiply_share(self, x, x, decoder->hidden, &packed->proj, w->proj_bias);
+#pragma omp barrier
+    RowRange range = multiply_normed(self, fc, x, w->ln2_weight, w->ln2_bias, &packed->fc, w->fc_bias);
+    gelu_forward(fc + range.first, fc + range.first, (size_t)(range.last - range.first));
+#pragma omp barrier
+    multiply_share(self, x, x, fc, &packed->fcproj, w->fcproj_bias);
+#pragma omp barrier
+    before_attention(self, l + 1);
+}
+
+// Feeds one token; its logits are in decoder->logits afterwards.
+static void decoder_token(Decoder *decoder, int token) {
+    GPT2 *model = decoder->model;
+    decoder_embed(decoder, &token, 1);
+#pragma omp parallel num_threads(decoder->threads)
+    {
+        DecoderThread self = decoder_thread(decoder);
+        before_attention(&self, 0);
+    }
+    for (int l = 0; l < model->config.L; l++) {
+        model->attention->step(decoder->hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, 1,
+                               decoder->wide, model->constants[l], model->attention_work, &model->attention_config);
+#pragma omp parallel num_threads(decoder->threads)
+        {
+            DecoderThread self = decoder_thread(decoder);
+            after_attention(&self, l);
+        }
+    }
+    decoder->position++;
+}
+
+// logits (V) of one hidden state (C)
+static void logits_of_one(Decoder *decoder, const real *hidden) {
+#pragma omp parallel num_threads(decoder->threads)
+    {
+        DecoderThread self = decoder_thread(decoder);
+        multiply_share(&self, decoder->logits, NULL, hidden, &decoder->head, NULL);
+    }
 }
 
 // Feeds n tokens and returns the logits (V) behind the last. With `all_logits` (n,V) those of every token go there too.
 static const real *gpt2_step(Decoder *decoder, const int *tokens, int n, real *all_logits) {
-    GPT2 *model = decoder->model;
-    int C = model->config.C, V = model->config.V, rows = 0;
-    for (int start = 0; start < n; start += rows) {
-        rows = n - start < PREFILL_ROWS ? n - start : PREFILL_ROWS;
-        decoder_block(decoder, tokens + start, rows);
-        if (all_logits)
-            matmul_nt(all_logits + (size_t)start * (size_t)V, decoder->hidden, model->weights.wte, rows, V, C, 0);
+    size_t C = (size_t)decoder->model->config.C, V = (size_t)decoder->model->config.V;
+    if (n <= FEW_ROWS) {
+        for (int i = 0; i < n; i++) {
+            decoder_token(decoder, tokens[i]);
+            if (all_logits) memcpy(all_logits + (size_t)i * V, decoder->logits, V * sizeof(real));
+        }
+        return decoder->logits;
     }
-    matmul_nt(decoder->logits, decoder->hidden + (size_t)(rows - 1) * (size_t)C, model->weights.wte, 1, V, C, 0);
+    int rows = 0, most = decoder_most_rows(decoder);
+    for (int start = 0; start < n; start += rows) {
+        rows = n - start < most ? n - start : most;
+        decoder_rows(decoder, tokens + start, rows);
+        if (all_logits) logits_of_rows(decoder, all_logits + (size_t)start * V, (int)V, decoder->hidden, rows);
+    }
+    logits_of_one(decoder, decoder->hidden + (size_t)(rows - 1) * C);
     return decoder->logits;
 }
 
@@ -208,10 +414,10 @@ static void stream_put(TextStream *stream, const char *bytes, size_t count) {
 // The program
 
 typedef struct {
-    const char *model, *tokenizer_path, *prompt, *prompt_file, *prompt_ids, *logits_path;
-    int tokens, samples, begin, stop, stats, interactive, threads;
+    const char *model, *tokenizer_path, *prompt, *prompt_file, *prompt_ids, *logits_path, *loss_shards;
+    int tokens, samples, begin, stop, stats, interactive, threads, weights;
     SamplerSettings sampler;
-    int64_t seed;
+    int64_t seed, loss_tokens;
 } SampleSettings;
 
 typedef struct {
@@ -241,9 +447,12 @@ static void sample_options(Options *options, SampleSettings *s) {
         {"choice", "top-p", 0, OPTION_FLOAT, &s->sampler.top_p, 1e-6, 1, NULL, "among the likeliest with this probability together", 0, ""},
         {"choice", "seed", 0, OPTION_LONG, &s->seed, 0, 9e15, NULL, "the same seed gives the same text", 0, ""},
         {"program", "tokenizer", 0, OPTION_STRING, &s->tokenizer_path, 0, 0, "FILE", "vocabulary; default: the checkpoint's, or data/gpt2.tiktoken", 0, ""},
+        {"program", "weights", 0, OPTION_CHOICE, &s->weights, 0, 0, WEIGHT_KIND_CHOICES, "fewer bits per weight: faster, a little less exact", 0, ""},
         {"program", "threads", 0, OPTION_INT, &s->threads, 0, 4096, NULL, "CPU threads; 0: all cores", 0, ""},
         {"program", "stats", 0, OPTION_FLAG, &s->stats, 0, 1, NULL, "speed, on standard error", 0, ""},
         {"program", "logits", 0, OPTION_STRING, &s->logits_path, 0, 0, "FILE", "write the prompt's logits as safetensors and stop", 0, ""},
+        {"program", "loss", 0, OPTION_STRING, &s->loss_shards, 0, 0, "SHARDS", "print the mean loss over token shards (--no-begin: rows begin at any token) and stop", 0, ""},
+        {"program", "loss-tokens", 0, OPTION_LONG, &s->loss_tokens, 0, 1e15, NULL, "tokens of them, from their start; 0: all", 0, ""},
     };
     // clang-format on
     options->usage = "usage: sample_gpt2 MODEL [options]\n"
@@ -309,7 +518,8 @@ static int load_tokenizer(Sampler *sampler, Error *error) {
     const char *path = sampler->settings.tokenizer_path;
     int V = sampler->model.config.V;
     if (!path && V == 50257 && file_exists("data/gpt2.tiktoken")) path = "data/gpt2.tiktoken";
-    if (!path && (sampler->settings.prompt_ids || sampler->settings.logits_path)) return 0;
+    int needs_none = sampler->settings.prompt_ids || sampler->settings.logits_path || sampler->settings.loss_shards;
+    if (!path && needs_none) return 0;
     if (!path)
         return error_set(error,
                          "%.700s: no vocabulary beside the model; give --tokenizer FILE (scripts/get_gpt2_vocab.sh "
@@ -498,6 +708,55 @@ static int write_logits(Sampler *sampler, Error *error) {
     return result;
 }
 
+enum { LOSS_ROWS = 128 }; // whose logits are in memory at once
+
+// The losses of one row of tokens, from position 0; where the target is below 0 it is 0.
+static void row_losses(Decoder *decoder, double *losses, const int *inputs, const int *targets, int T, real *logits) {
+    int C = decoder->model->config.C, V = decoder->model->config.V, stride = logits_stride(V);
+    int most = decoder_most_rows(decoder);
+    decoder->position = 0;
+    for (int start = 0, rows; start < T; start += rows) {
+        rows = T - start < most ? T - start : most;
+        decoder_rows(decoder, inputs + start, rows);
+        for (int first = 0, n; first < rows; first += n) {
+            n = rows - first < LOSS_ROWS ? rows - first : LOSS_ROWS;
+            logits_of_rows(decoder, logits, stride, decoder->hidden + (size_t)first * (size_t)C, n);
+#pragma omp parallel for schedule(static)
+            for (int i = 0; i < n; i++) {
+                int t = start + first + i;
+                losses[t] = cross_entropy_row(logits + (size_t)i * (size_t)stride, targets[t], 0, V, 0);
+            }
+        }
+    }
+}
+
+// The mean loss over the targets of all shards, as the trainer's validation has it for rows as long as the context.
+static int print_loss(Sampler *sampler, Error *error) {
+    int T = sampler->model.config.max_T, V = sampler->model.config.V;
+    DataLoader *loader;
+    DataLoaderConfig config = {.pattern = sampler->settings.loss_shards,
+                               .T = T,
+                               .vocab = V,
+                               .whole = 1,
+                               .documents = sampler->settings.begin,
+                               .limit = sampler->settings.loss_tokens};
+    if (dataloader_open(&loader, &config, error)) return -1;
+    int *inputs = memory_allocate(2 * (size_t)T, sizeof(int), "a row of tokens"), *targets = inputs + T, failed = 0;
+    double *losses = memory_allocate((size_t)T, sizeof(double), "the losses"), sum = 0;
+    real *logits = memory_allocate(LOSS_ROWS * (size_t)logits_stride(V), sizeof(real), "the logits");
+    for (int64_t row = 0; row < dataloader_rows(loader) && !failed && !interrupted; row++) {
+        failed = dataloader_rows_at(loader, row, 1, inputs, targets, error);
+        if (!failed) row_losses(&sampler->decoder, losses, inputs, targets, T, logits);
+        for (int t = 0; t < T && !failed; t++) sum += losses[t];
+    }
+    double mean = sum / (double)dataloader_targets(loader);
+    if (!failed && !interrupted)
+        printf("loss %.6f  perplexity %.3f  (%lld tokens)\n", mean, exp(mean), (long long)dataloader_targets(loader));
+    dataloader_close(loader);
+    free(inputs), free(losses), free(logits);
+    return failed;
+}
+
 static void print_stats(const Sampler *sampler) {
     if (sampler->prefill_tokens)
         fprintf(stderr, "prompt: %lld tokens, %.0f tokens/s\n", (long long)sampler->prefill_tokens,
@@ -511,15 +770,17 @@ static void print_stats(const Sampler *sampler) {
 static int run_sampler(Sampler *sampler, Error *error) {
     SampleSettings *settings = &sampler->settings;
     int has_prompt = settings->prompt || settings->prompt_file || settings->prompt_ids;
+    if (settings->loss_shards) has_prompt = 1; // none is wanted
     if (!has_prompt && !isatty(STDIN_FILENO)) settings->prompt_file = "-";
     if (!has_prompt && isatty(STDIN_FILENO)) settings->interactive = !settings->logits_path;
     if (llmc_model_is(settings->model) ? load_llmc(sampler, error) : load_checkpoint(sampler, error)) return -1;
     if (load_tokenizer(sampler, error)) return -1;
-    decoder_create(&sampler->decoder, &sampler->model);
+    decoder_create(&sampler->decoder, &sampler->model, (WeightKind)settings->weights, 0);
     sampler->candidates = memory_allocate((size_t)sampler->model.config.V, sizeof(Candidate), "the candidates");
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESETHAND};
     if (settings->interactive) action.sa_flags = 0;
     sigaction(SIGINT, &action, NULL);
+    if (settings->loss_shards) return print_loss(sampler, error);
     if (settings->interactive) return interact(sampler), 0;
     if (read_prompt(sampler, error)) return -1;
     if (settings->logits_path) return write_logits(sampler, error);
@@ -532,7 +793,7 @@ int main(int argc, char **argv) {
     Options options = {0};
     Error error;
     int positionals = 0;
-    threads_wait_politely(argv);
+    threads_wait_briefly(argv);
     error_set_program(argv[0]);
     sampler.settings = (SampleSettings){.tokens = 256,
                                         .samples = 1,

@@ -807,7 +807,7 @@ static void check_decoding(GPT2 *model, const int *tokens, int T, int prefill, c
     int V = model->config.V;
     char what[96];
     Decoder decoder;
-    decoder_create(&decoder, model);
+    decoder_create(&decoder, model, WEIGHTS_FP32, 1);
     for (int t = prefill > 0 ? prefill - 1 : 0; t < T; t++) {
         int n = t == prefill - 1 ? prefill : 1;
         const real *logits = gpt2_step(&decoder, tokens + t + 1 - n, n, NULL);

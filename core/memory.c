@@ -39,6 +39,12 @@ void *memory_resize(void *block, size_t count, size_t size, const char *what) {
     return resized;
 }
 
+void memory_discard(void *block, size_t bytes) {
+    const uintptr_t page = 4096;
+    uintptr_t first = ((uintptr_t)block + page - 1) / page * page, last = ((uintptr_t)block + bytes) / page * page;
+    if (last > first) madvise((void *)first, last - first, MADV_DONTNEED);
+}
+
 char *memory_copy_string(const char *text) {
     size_t size = strlen(text) + 1;
     return memcpy(memory_resize(NULL, size, 1, "a string"), text, size);

@@ -12,6 +12,8 @@ void *memory_allocate(size_t count, size_t size, const char *what);
 void *memory_allocate_zeroed(size_t count, size_t size, const char *what);
 // realloc with the same promise (alignment 16). The growth policy is the caller's.
 void *memory_resize(void *block, size_t count, size_t size, const char *what);
+// Gives the pages inside a block back to the system: its contents are lost, the block itself is still to be freed.
+void memory_discard(void *block, size_t bytes);
 char *memory_copy_string(const char *text);
 
 // Checked arithmetic for sizes that come from files: 0, or -1 on overflow with *result untouched.

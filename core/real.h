@@ -18,6 +18,7 @@ typedef double real;
 #define real_max  fmax
 #define real_min  fmin
 #define real_abs  fabs
+#define real_rint rint
 #else
 typedef float real;
 #define real_gemm cblas_sgemm
@@ -31,6 +32,7 @@ typedef float real;
 #define real_max  fmaxf
 #define real_min  fminf
 #define real_abs  fabsf
+#define real_rint rintf
 #endif
 
 #endif

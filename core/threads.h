@@ -9,6 +9,10 @@
 // (OMP_WAIT_POLICY).
 void threads_wait_politely(char **argv);
 
+// The same for decoding, whose loops are a few microseconds long and follow each other at once: threads spin for about
+// as long as it takes to wake one up, and sleep then.
+void threads_wait_briefly(char **argv);
+
 // Uses `count` threads (0: as many as there are cores) and returns their number.
 int threads_use(int count);
 

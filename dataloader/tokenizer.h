@@ -45,7 +45,13 @@ void tokenizer_encoder_free(TokenizerEncoder *encoder);
 size_t tokenizer_encoder_append(TokenizerEncoder *encoder, const char *text, size_t bytes, uint32_t **tokens,
                                 size_t count, size_t *capacity);
 
-// ---- Hugging Face's files
+// ---- Hugging Face's files, and others in their manner
+
+// GPT-2's own form of a vocabulary: each byte of a token as a printable letter, in UTF-8; and, in order of merging, the
+// pairs of tokens that become one ("a b"). A visit that returns other than 0 ends the tour with -1.
+typedef int TokenizerVisit(void *context, uint32_t id, const char *text);
+int tokenizer_visit_names(const Tokenizer *tokenizer, TokenizerVisit *visit, void *context); // end-of-text is the last
+int tokenizer_visit_merges(const Tokenizer *tokenizer, TokenizerVisit *visit, void *context);
 
 // Writes vocab.json, merges.txt and tokenizer_config.json into a directory (made if need be), so that Hugging Face's
 // AutoTokenizer opens it. Replaces such files, leaves others alone.

@@ -32,6 +32,13 @@ typedef struct {
     char letters[256][2];
 } Letters;
 
+static Letters make_letters(void) {
+    Letters letters;
+    for (int byte = 0; byte < 256; byte++)
+        letters.length[byte] = write_letter(letters.letters[byte], (unsigned char)byte);
+    return letters;
+}
+
 // Two bytes at most for each byte of the token.
 static size_t write_letters(char *out, const Letters *letters, const char *bytes, size_t length) {
     size_t used = 0;
@@ -51,50 +58,76 @@ static int write_json(const char *directory, const char *name, json_t *json, Err
     return status;
 }
 
-static int write_vocabulary(const Tokenizer *tokenizer, const Letters *letters, const char *directory, Error *error) {
-    json_t *json = json_object();
+int tokenizer_visit_names(const Tokenizer *tokenizer, TokenizerVisit *visit, void *context) {
+    Letters letters = make_letters();
     char name[2 * TOKEN_BYTES_MAX + 1];
     uint32_t ranks = tokenizer_end_of_text(tokenizer);
     for (uint32_t id = 0; id < ranks; id++) {
         size_t length;
         const char *bytes = tokenizer_token(tokenizer, id, &length);
-        name[write_letters(name, letters, bytes, length)] = 0; // no letter is 0: byte 0 is U+0100
-        json_object_set_new(json, name, json_integer(id));
+        name[write_letters(name, &letters, bytes, length)] = 0; // no letter is 0: byte 0 is U+0100
+        if (visit(context, id, name)) return -1;
     }
-    json_object_set_new(json, "<|endoftext|>", json_integer(ranks));
+    return visit(context, ranks, "<|endoftext|>");
+}
+
+// Every pair of tokens that makes the token `id`: they all merge into it, in order of the token's rank.
+static int visit_pairs(const Tokenizer *tokenizer, const Letters *letters, uint32_t id, TokenizerVisit *visit,
+                       void *context) {
+    size_t length;
+    char pair[2 * TOKEN_BYTES_MAX + 2];
+    const char *bytes = tokenizer_token(tokenizer, id, &length);
+    for (size_t cut = 1; cut < length; cut++) {
+        if (tokenizer_find(tokenizer, bytes, cut) == TOKENIZER_NONE) continue;
+        if (tokenizer_find(tokenizer, bytes + cut, length - cut) == TOKENIZER_NONE) continue;
+        size_t used = write_letters(pair, letters, bytes, cut);
+        pair[used++] = ' ';
+        used += write_letters(pair + used, letters, bytes + cut, length - cut);
+        pair[used] = 0;
+        if (visit(context, id, pair)) return -1;
+    }
+    return 0;
+}
+
+int tokenizer_visit_merges(const Tokenizer *tokenizer, TokenizerVisit *visit, void *context) {
+    Letters letters = make_letters();
+    for (uint32_t id = 0; id < tokenizer_end_of_text(tokenizer); id++)
+        if (visit_pairs(tokenizer, &letters, id, visit, context)) return -1;
+    return 0;
+}
+
+static int add_name(void *json, uint32_t id, const char *name) {
+    return json_object_set_new(json, name, json_integer(id));
+}
+
+static int write_vocabulary(const Tokenizer *tokenizer, const char *directory, Error *error) {
+    json_t *json = json_object();
+    tokenizer_visit_names(tokenizer, add_name, json);
     int status = write_json(directory, "vocab.json", json, error);
     json_decref(json);
     return status;
 }
 
-// Every pair of tokens that makes the token `id`: they all merge into it, in order of the token's rank.
-static int write_pairs(FileWriter *writer, const Tokenizer *tokenizer, const Letters *letters, uint32_t id,
-                       Error *error) {
-    size_t length;
-    char line[2 * TOKEN_BYTES_MAX + 2];
-    const char *bytes = tokenizer_token(tokenizer, id, &length);
-    for (size_t cut = 1; cut < length; cut++) {
-        if (tokenizer_find(tokenizer, bytes, cut) == TOKENIZER_NONE) continue;
-        if (tokenizer_find(tokenizer, bytes + cut, length - cut) == TOKENIZER_NONE) continue;
-        size_t used = write_letters(line, letters, bytes, cut);
-        line[used++] = ' ';
-        used += write_letters(line + used, letters, bytes + cut, length - cut);
-        line[used++] = '\n';
-        if (file_write(writer, line, used, error)) return -1;
-    }
-    return 0;
+typedef struct {
+    FileWriter writer;
+    Error *error;
+} MergesFile;
+
+static int write_line(void *context, uint32_t id, const char *line) {
+    MergesFile *file = context;
+    (void)id;
+    return file_write(&file->writer, line, strlen(line), file->error) || file_write(&file->writer, "\n", 1, file->error);
 }
 
-static int write_merges(const Tokenizer *tokenizer, const Letters *letters, const char *directory, Error *error) {
+static int write_merges(const Tokenizer *tokenizer, const char *directory, Error *error) {
     static const char header[] = "#version: 0.2\n";
-    FileWriter writer;
+    MergesFile file = {.error = error};
     char *path = path_join(directory, "merges.txt");
-    int status = file_writer_open(&writer, path, 0, error);
+    int status = file_writer_open(&file.writer, path, 0, error);
     free(path);
-    if (status == 0) status = file_write(&writer, header, sizeof header - 1, error);
-    for (uint32_t id = 0; status == 0 && id < tokenizer_end_of_text(tokenizer); id++)
-        status = write_pairs(&writer, tokenizer, letters, id, error);
-    return status ? -1 : file_writer_commit(&writer, error);
+    if (status == 0) status = file_write(&file.writer, header, sizeof header - 1, error);
+    if (status == 0) status = tokenizer_visit_merges(tokenizer, write_line, &file);
+    return status ? -1 : file_writer_commit(&file.writer, error);
 }
 
 static int write_config(const char *directory, Error *error) {
@@ -107,11 +140,8 @@ static int write_config(const char *directory, Error *error) {
 }
 
 int tokenizer_export(const Tokenizer *tokenizer, const char *directory, Error *error) {
-    Letters letters;
-    for (int byte = 0; byte < 256; byte++)
-        letters.length[byte] = write_letter(letters.letters[byte], (unsigned char)byte);
     if (directory_create(directory, error)) return -1;
-    if (write_vocabulary(tokenizer, &letters, directory, error)) return -1;
-    if (write_merges(tokenizer, &letters, directory, error)) return -1;
+    if (write_vocabulary(tokenizer, directory, error)) return -1;
+    if (write_merges(tokenizer, directory, error)) return -1;
     return write_config(directory, error);
 }
