@@ -1,0 +1,217 @@
+// Products of a packed matrix and a vector against plain loops in double, for every kind, at odd sizes.
+#include "matvec.h"
+#include "memory.h"
+#include "random.h"
+#include "test.h"
+
+#include <omp.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+static const int sizes[][2] = {{1, 1}, {3, 5}, {4, 16}, {5, 17}, {7, 15}, {8, 64}, {33, 100}, {130, 1030}, {9, 2049}};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+typedef struct { // a random problem and its answer
+    int rows, columns;
+    real *source, *turned; // (rows, columns), (columns, rows)
+    real *x, *bias, *residual;
+    char *memory;
+    PackedMatrix matrix;
+} Problem;
+
+static real *random_numbers(size_t count, uint64_t stream) {
+    real *x = memory_allocate(count, sizeof *x, "test numbers");
+    random_fill_normal(x, count, random_key(7, "matvec", stream), 1);
+    return x;
+}
+
+static Problem problem_of(WeightKind kind, int rows, int columns, SourceOrder order) {
+    Problem p = {.rows = rows, .columns = columns};
+    p.source = random_numbers((size_t)rows * (size_t)columns, 1);
+    p.turned = random_numbers((size_t)rows * (size_t)columns, 2);
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < columns; c++) p.turned[(size_t)c * rows + r] = p.source[(size_t)r * columns + c];
+    p.x = random_numbers((size_t)columns, 3);
+    p.bias = random_numbers((size_t)rows, 4);
+    p.residual = random_numbers((size_t)rows, 5);
+    size_t bytes = packed_bytes(kind, rows, columns);
+    CHECK(bytes % 64 == 0);
+    p.memory = memory_allocate(bytes, 1, "a packed matrix");
+    memset(p.memory, 0xFF, bytes); // NaN wherever packing leaves a hole
+    p.matrix = packed_create(kind, rows, columns, p.memory, order == SOURCE_ROWS ? p.source : p.turned, order);
+    return p;
+}
+
+static void problem_free(Problem *p) {
+    free(p->source), free(p->turned), free(p->x), free(p->bias), free(p->residual), free(p->memory);
+}
+
+static void multiply(real *out, const Problem *p, const real *bias, const real *residual, int threads) {
+    omp_set_num_threads(threads);
+#pragma omp parallel
+    {
+        MatvecInput input = matvec_input_create(p->columns);
+        matvec_input_set(&input, p->x, p->columns, p->matrix.kind);
+        matvec(out, &p->matrix, &input, bias, residual,
+               packed_share(&p->matrix, omp_get_thread_num(), omp_get_num_threads()));
+        matvec_input_free(&input);
+    }
+}
+
+// How far a weight may be from what it was: half a step of the kind.
+static double weight_error(WeightKind kind, double weight, double largest) {
+    return kind == WEIGHTS_FP32 ? 0 : kind == WEIGHTS_BF16 ? fabs(weight) / 256 : largest / 254;
+}
+
+static double row_largest(const Problem *p, int r) {
+    double largest = 0;
+    for (int c = 0; c < p->columns; c++) largest = fmax(largest, fabs((double)p->source[(size_t)r * p->columns + c]));
+    return largest;
+}
+
+// The expanded weights are the source's within half a step, and rows expand alone as they do together.
+static void check_expanded(const Problem *p, const real *expanded) {
+    real *row = memory_allocate((size_t)p->columns, sizeof *row, "a row");
+    for (int r = 0; r < p->rows; r++) {
+        double largest = row_largest(p, r);
+        const real *together = expanded + (size_t)r * p->columns;
+        packed_expand(row, &p->matrix, r, 1);
+        CHECK(memcmp(row, together, (size_t)p->columns * sizeof *row) == 0);
+        for (int c = 0; c < p->columns; c++) {
+            double weight = p->source[(size_t)r * p->columns + c];
+            CHECK_CLOSE(together[c], weight, 1.0001 * weight_error(p->matrix.kind, weight, largest));
+        }
+    }
+    free(row);
+}
+
+// The product is the plain one of the expanded weights: up to the rounding of sums and, for int8, of the vector.
+static void check_product(const Problem *p, const real *expanded, const real *out) {
+    double largest_x = 0;
+    for (int c = 0; c < p->columns; c++) largest_x = fmax(largest_x, fabs((double)p->x[c]));
+    for (int r = 0; r < p->rows; r++) {
+        double sum = (double)p->bias[r] + (double)p->residual[r], magnitude = fabs(sum), weights = 0;
+        for (int c = 0; c < p->columns; c++) {
+            double weight = expanded[(size_t)r * p->columns + c], product = weight * (double)p->x[c];
+            sum += product, magnitude += fabs(product), weights += fabs(weight);
+        }
+        double tolerance = 1e-6 * magnitude;
+        if (p->matrix.kind == WEIGHTS_INT8) tolerance += weights * largest_x / 32766;
+        CHECK_CLOSE(out[r], sum, tolerance);
+    }
+}
+
+static void products_of(WeightKind kind) {
+    for (int i = 0; i < 2 * SIZES; i++) {
+        Problem p = problem_of(kind, sizes[i / 2][0], sizes[i / 2][1], i % 2 ? SOURCE_COLUMNS : SOURCE_ROWS);
+        real *expanded = memory_allocate((size_t)p.rows * (size_t)p.columns, sizeof *expanded, "weights");
+        real *out = memory_allocate((size_t)p.rows, sizeof *out, "the product");
+        packed_expand(expanded, &p.matrix, 0, p.rows);
+        multiply(out, &p, p.bias, p.residual, 2);
+        check_expanded(&p, expanded);
+        check_product(&p, expanded, out);
+        free(expanded), free(out);
+        problem_free(&p);
+    }
+}
+
+static void fp32_products(void) {
+    products_of(WEIGHTS_FP32);
+}
+
+static void bf16_products(void) {
+    products_of(WEIGHTS_BF16);
+}
+
+static void int8_products(void) {
+    products_of(WEIGHTS_INT8);
+}
+
+// 1, 2 and 7 threads give the same bits; so do both orders of the source, and a residual that is the output.
+static void same_bits_with_any_threads(void) {
+    for (int i = 0; i < SIZES * WEIGHT_KINDS; i++) {
+        WeightKind kind = (WeightKind)(i % WEIGHT_KINDS);
+        int rows = sizes[i / WEIGHT_KINDS][0], columns = sizes[i / WEIGHT_KINDS][1];
+        size_t bytes = (size_t)rows * sizeof(real);
+        real *expected = memory_allocate(bytes, 1, "a product"), *found = memory_allocate(bytes, 1, "a product");
+        omp_set_num_threads(1);
+        Problem p = problem_of(kind, rows, columns, SOURCE_ROWS);
+        multiply(expected, &p, NULL, p.residual, 1);
+        for (int threads = 1; threads <= 7; threads += threads == 1 ? 1 : 5) {
+            omp_set_num_threads(threads);
+            Problem q = problem_of(kind, rows, columns, SOURCE_COLUMNS);
+            memcpy(found, q.residual, bytes);
+            multiply(found, &q, NULL, found, threads);
+            CHECK(memcmp(found, expected, bytes) == 0);
+            problem_free(&q);
+        }
+        problem_free(&p);
+        free(expected), free(found);
+    }
+}
+
+// The largest weights and inputs there are: whole-number sums must not run over.
+static void int8_extremes(void) {
+    int columns = 3000;
+    real *ones = memory_allocate((size_t)columns, sizeof *ones, "ones");
+    for (int c = 0; c < columns; c++) ones[c] = c % 2 ? -1 : 1;
+    Problem p = problem_of(WEIGHTS_INT8, 1, columns, SOURCE_ROWS);
+    PackedMatrix matrix = packed_create(WEIGHTS_INT8, 1, columns, p.memory, ones, SOURCE_ROWS);
+    p.matrix = matrix;
+    memcpy(p.x, ones, (size_t)columns * sizeof *ones);
+    real out;
+    multiply(&out, &p, NULL, NULL, 1);
+    CHECK_CLOSE(out, columns, 1e-3);
+    free(ones);
+    problem_free(&p);
+}
+
+// Zero rows and vectors give zeros; a number that is not finite in the vector gives NaN, never something plausible.
+static void zeros_and_numbers_that_are_not_finite(void) {
+    for (int kind = 0; kind < WEIGHT_KINDS; kind++) {
+        Problem p = problem_of((WeightKind)kind, 6, 40, SOURCE_ROWS);
+        real out[6], bad[] = {(real)NAN, (real)INFINITY, -(real)INFINITY};
+        memset(p.x, 0, 40 * sizeof *p.x);
+        multiply(out, &p, NULL, NULL, 2);
+        for (int r = 0; r < 6; r++) CHECK(out[r] == 0);
+        for (int i = 0; i < 3; i++) {
+            p.x[17] = bad[i];
+            multiply(out, &p, NULL, NULL, 2);
+            for (int r = 0; r < 6; r++) CHECK(!isfinite(out[r]));
+        }
+        memset(p.source, 0, 40 * sizeof *p.source);
+        p.matrix = packed_create((WeightKind)kind, 6, 40, p.memory, p.source, SOURCE_ROWS);
+        p.x[17] = 3;
+        multiply(out, &p, NULL, NULL, 2);
+        CHECK(out[0] == 0 && out[1] != 0);
+        problem_free(&p);
+    }
+}
+
+// The threads' shares cover every row once.
+static void shares_cover_the_rows(void) {
+    for (int rows = 1; rows < 40; rows++) {
+        PackedMatrix matrix = packed_borrow(NULL, rows, 1);
+        for (int threads = 1; threads < 9; threads++) {
+            int next = 0;
+            for (int t = 0; t < threads; t++) {
+                RowRange range = packed_share(&matrix, t, threads);
+                CHECK(range.first == next || range.first >= range.last);
+                if (range.last > range.first) next = range.last;
+            }
+            CHECK(next == rows);
+        }
+    }
+}
+
+int main(void) {
+    omp_set_dynamic(0);
+    RUN(fp32_products);
+    RUN(bf16_products);
+    RUN(int8_products);
+    RUN(same_bits_with_any_threads);
+    RUN(int8_extremes);
+    RUN(zeros_and_numbers_that_are_not_finite);
+    RUN(shares_cover_the_rows);
+    return test_summary();
+}

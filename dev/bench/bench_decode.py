@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Decoding and prefill of one sequence here and in llama.cpp, side by side on the same machine and the same model.
+
+    dev/bench/bench_decode.py [--model DIRECTORY] [--threads 2] [--rounds 5] [--tokens 48]
+
+The model is GPT-2 124M with random weights, or one given; llama.cpp (the `xllamacpp` package) gets it as F32 through
+export_gguf. All take turns, so that a machine that is busy for a while is busy for all; ratios are taken within a round.
+Decoding is timed from a position of 5 and of 512 on, greedily, with the choice of each token; prefill over 512 tokens.
+"""
+import argparse
+import base64
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+CONTEXT, VOCABULARY, LAYERS, HEADS, WIDTH = 1024, 50257, 12, 12, 768
+SHORT, LONG = 5, 512
+KINDS = ("fp32", "bf16", "int8")
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", metavar="DIRECTORY", help="a softmax checkpoint; default: GPT-2 124M, random weights")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=48, help="tokens that each decoding is timed over")
+    parser.add_argument("--llama-child", metavar="GGUF", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# ---- llama.cpp, in a process of its own
+
+
+def llama_child(options):
+    """For each line {"prompt": ids, "n": count} prints the timings of llama.cpp's answer."""
+    import xllamacpp
+
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = options.llama_child
+    parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = CONTEXT, LONG, LONG
+    parameters.n_parallel = 1
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = options.threads
+    server = xllamacpp.Server(parameters)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = server.handle_completions({"prompt": request["prompt"], "max_tokens": request["n"], "temperature": 0,
+                                            "ignore_eos": True, "cache_prompt": False, "timings_per_token": True})
+        print("timings", json.dumps(answer["timings"]), flush=True)
+
+
+class Llama:
+    def __init__(self, options, gguf):
+        command = [sys.executable, os.path.abspath(__file__), "--llama-child", gguf, "--threads", str(options.threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True)
+        self.read("ready")
+
+    def read(self, word):
+        for line in self.process.stdout:
+            if line.startswith(word):
+                return line[len(word) :]
+        sys.exit("llama.cpp's process ended early")
+
+    def run(self, position, tokens):
+        """(prompt tokens per second, text tokens per second)"""
+        print(json.dumps({"prompt": list(range(1, position + 1)), "n": tokens}), file=self.process.stdin, flush=True)
+        timings = json.loads(self.read("timings"))
+        time.sleep(0.3)  # its threads stop looking for work
+        return timings["prompt_per_second"], timings["predicted_per_second"]
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def run_slay(options, model, kind, position, tokens):
+    prompt = ",".join(str(i) for i in range(1, position + 1))
+    command = ["./sample_gpt2", model, "--weights", kind, "--prompt-ids", prompt, "--tokens", str(tokens),
+               "--no-stop", "--temperature", "0", "--threads", str(options.threads)]
+    result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if result.returncode != 0:
+        sys.exit(result.stderr.strip())
+    found = dict(re.findall(r"^(prompt|text): +\d+ tokens, ([\d.]+) tokens/s", result.stderr, re.M))
+    return float(found["prompt"]), float(found["text"])
+
+
+# ---- the model
+
+
+def write_vocabulary(path):
+    """Bytes and pairs of bytes: as many tokens as GPT-2 has."""
+    tokens = [bytes([a]) for a in range(256)] + [bytes([a, b]) for a in range(256) for b in range(256)]
+    with open(path, "w") as file:
+        for rank, token in enumerate(tokens[: VOCABULARY - 1]):
+            file.write(f"{base64.b64encode(token).decode()} {rank}\n")
+
+
+def make_model(directory):
+    import numpy
+    from safetensors.numpy import save_file
+
+    generator = numpy.random.default_rng(1)
+    tensors = {}
+
+    def add(name, *shape):
+        values = generator.standard_normal(shape, dtype=numpy.float32) * numpy.float32(0.02)
+        tensors["transformer." + name] = values + numpy.float32("ln_" in name and name.endswith("weight"))
+
+    add("wte.weight", VOCABULARY, WIDTH), add("wpe.weight", CONTEXT, WIDTH)
+    for name in [f"h.{layer}.{norm}" for layer in range(LAYERS) for norm in ("ln_1", "ln_2")] + ["ln_f"]:
+        add(name + ".weight", WIDTH), add(name + ".bias", WIDTH)
+    for layer in range(LAYERS):
+        for name, rows, columns in ("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1), ("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1):
+            add(f"h.{layer}.{name}.weight", rows * WIDTH, columns * WIDTH)
+            add(f"h.{layer}.{name}.bias", columns * WIDTH)
+    os.makedirs(directory)
+    save_file(tensors, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
+    with open(os.path.join(directory, "config.json"), "w") as file:
+        json.dump({"model_type": "gpt2", "n_positions": CONTEXT, "vocab_size": VOCABULARY, "n_layer": LAYERS,
+                   "n_head": HEADS, "n_embd": WIDTH}, file)
+    write_vocabulary(os.path.join(directory, "tokenizer.tiktoken"))
+    return directory
+
+
+# ---- the comparison
+
+
+def run_round(options, model, llama):
+    """{name: (prefill of LONG, decode from SHORT, decode from LONG)} in tokens per second"""
+    figures = {}
+    contenders = {"llama.cpp F32": llama.run}
+    for kind in KINDS:
+        contenders[f"slay.c {kind}"] = lambda position, tokens, kind=kind: run_slay(options, model, kind, position, tokens)
+    for name, contender in contenders.items():
+        _, short = contender(SHORT, options.tokens)
+        prefill, long = contender(LONG, options.tokens)
+        figures[name] = prefill, short, long
+    return figures
+
+
+def spread(values):
+    return f"{statistics.median(values):8.2f} ({min(values):.2f} .. {max(values):.2f})"
+
+
+def print_table(options, rounds):
+    titles = f"prefill {LONG}", f"decode at {SHORT}", f"decode at {LONG}"
+    print(f"\n{options.threads} threads, {options.rounds} rounds, tokens/s: median (least .. most)")
+    print(f"{'':16}" + "".join(f"{title:>28}" for title in titles))
+    for name in rounds[0]:
+        print(f"{name:16}" + "".join(f"{spread([r[name][i] for r in rounds]):>28}" for i in range(3)))
+    print("ratios within a round")
+    pairs = [("slay.c fp32", "llama.cpp F32")] + [(f"slay.c {kind}", "slay.c fp32") for kind in KINDS[1:]]
+    for name, other in pairs:
+        ratios = [[r[name][i] / r[other][i] for r in rounds] for i in range(3)]
+        print(f"{name} / {other:13}" + "".join(f"{spread(values):>28}" for values in ratios))
+
+
+def main():
+    options = parse_options()
+    if options.llama_child:
+        return llama_child(options)
+    if not os.access("./sample_gpt2", os.X_OK) or not os.access("./export_gguf", os.X_OK):
+        sys.exit("./sample_gpt2 or ./export_gguf is missing; run make, and this from the project's root")
+    with tempfile.TemporaryDirectory() as directory:
+        model = options.model or make_model(os.path.join(directory, "model"))
+        gguf = os.path.join(directory, "model.gguf")
+        subprocess.run(["./export_gguf", model, gguf], check=True, stdout=subprocess.DEVNULL)
+        llama = Llama(options, gguf)
+        try:
+            llama.run(SHORT, 4)  # warms up
+            rounds = []
+            for i in range(options.rounds):
+                rounds.append(run_round(options, model, llama))
+                print(f"round {i + 1} of {options.rounds}: " +
+                      ", ".join(f"{name} {f[0]:.0f} {f[1]:.1f} {f[2]:.1f}" for name, f in rounds[-1].items()), flush=True)
+        finally:
+            llama.close()
+    print_table(options, rounds)
+
+
+if __name__ == "__main__":
+    main()
