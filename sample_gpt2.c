@@ -627,8 +627,10 @@ static void generate(Sampler *sampler, int sample) {
     int end = sampler->tokenizer ? (int)tokenizer_end_of_text(sampler->tokenizer) : sampler->model.config.V - 1;
     for (int i = 0; i < settings->tokens && !interrupted; i++) {
         const real *logits = next_logits(sampler);
+        double begin = clock_seconds();
         int token = sample_token(logits, sampler->model.config.V, &settings->sampler, random_uniform(key, (uint64_t)i),
                                  sampler->candidates);
+        sampler->decode_seconds += clock_seconds() - begin;
         if (token == end && settings->stop) break;
         sampler->history[sampler->history_count++] = token;
         size_t bytes = 0;

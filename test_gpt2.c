@@ -803,16 +803,17 @@ static real *forward_logits(GPT2 *model, const int *tokens, int T) {
 }
 
 // A prompt of `prefill` tokens at once, then token by token.
-static void check_decoding(GPT2 *model, const int *tokens, int T, int prefill, const real *expected) {
+static void check_decoding(GPT2 *model, WeightKind kind, const int *tokens, int T, int prefill, const real *expected,
+                           double tolerance) {
     int V = model->config.V;
     char what[96];
     Decoder decoder;
-    decoder_create(&decoder, model, WEIGHTS_FP32, 1);
+    decoder_create(&decoder, model, kind, 1);
     for (int t = prefill > 0 ? prefill - 1 : 0; t < T; t++) {
         int n = t == prefill - 1 ? prefill : 1;
         const real *logits = gpt2_step(&decoder, tokens + t + 1 - n, n, NULL);
         snprintf(what, sizeof what, "%s, prompt of %d, position %d", model->attention->name, prefill, t);
-        check_equal_within(what, logits, expected + (size_t)t * (size_t)V, (size_t)V, 2000 * ROUNDING);
+        check_equal_within(what, logits, expected + (size_t)t * (size_t)V, (size_t)V, tolerance);
     }
     decoder_free(&decoder);
 }
@@ -824,7 +825,44 @@ static void decoding_equals_forward(void) {
         int T = model.attention_config.T, prompts[] = {0, 1, 2, T / 2, T};
         int *tokens = random_tokens((size_t)T, model.config.V);
         real *expected = forward_logits(&model, tokens, T);
-        for (int j = 0; j < 5; j++) check_decoding(&model, tokens, T, prompts[j], expected);
+        for (int j = 0; j < 5; j++)
+            check_decoding(&model, WEIGHTS_FP32, tokens, T, prompts[j], expected, 2000 * ROUNDING);
+        free(tokens), free(expected);
+        gpt2_free(&model);
+    }
+}
+
+// Replaces the model's matrices by what packing makes of them.
+static void round_weights(GPT2 *model, WeightKind kind) {
+    for (int i = 0; i < model->parameter_count; i++) {
+        Parameter *p = &model->parameters[i];
+        if (p->rank != 2 || strstr(p->name, "wpe")) continue;
+        int is_head = strstr(p->name, "wte") != NULL, rows = (int)p->shape[!is_head], columns = (int)p->shape[is_head];
+        void *memory = memory_allocate(packed_bytes(kind, rows, columns), 1, "a packed matrix");
+        real *plain = memory_allocate(p->count, sizeof(real), "a matrix");
+        PackedMatrix matrix =
+            packed_create(kind, rows, columns, memory, p->value, is_head ? SOURCE_ROWS : SOURCE_COLUMNS);
+        packed_expand(plain, &matrix, 0, rows);
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < columns; c++)
+                p->value[is_head ? r * columns + c : c * rows + r] = plain[(size_t)r * (size_t)columns + c];
+        free(memory), free(plain);
+    }
+}
+
+// Decoding with weights of fewer bits is the forward pass of the rounded weights; int8 rounds its vectors too. (Packing
+// weights that are rounded already leaves them as they are.)
+static void decoding_with_fewer_bits(void) {
+    const double tolerances[WEIGHT_KINDS] = {[WEIGHTS_BF16] = 1e-5, [WEIGHTS_INT8] = 2e-3};
+    for (int kind = WEIGHTS_BF16; kind < WEIGHT_KINDS; kind++) {
+        GPT2 model;
+        create_tiny(&model, attention_find("softmax"), 0);
+        round_weights(&model, (WeightKind)kind);
+        int T = model.attention_config.T, prompts[] = {0, 2, T / 2, T};
+        int *tokens = random_tokens((size_t)T, model.config.V);
+        real *expected = forward_logits(&model, tokens, T);
+        for (int j = 0; j < 4; j++)
+            check_decoding(&model, (WeightKind)kind, tokens, T, prompts[j], expected, tolerances[kind]);
         free(tokens), free(expected);
         gpt2_free(&model);
     }
@@ -910,6 +948,7 @@ int main(void) {
     RUN(initial_weights);
     RUN(bad_gradients_are_named);
     RUN(decoding_equals_forward);
+    RUN(decoding_with_fewer_bits);
     RUN(sampling_follows_probabilities);
     RUN(sampling_is_cut);
     RUN(text_comes_in_whole_characters);

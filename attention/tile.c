@@ -106,11 +106,29 @@ void tile_scores(real *scores, const real *rows, const real *panels, const Tile 
     }
 }
 
+// One row, as in decoding: it takes the rows of b as they come, a good part of each at a time, so that a head's values are
+// read in one stream. Returns how many columns are done. Each number is summed in the same order as in multiply_rows.
+static size_t gather_one(real *out, const real *weights, const real *rows, size_t width, int keys) {
+    enum { VECTORS = 8 };
+    size_t d = 0;
+    for (; d + VECTORS * LANES <= width; d += VECTORS * LANES) {
+        Vector sum[VECTORS];
+        for (int v = 0; v < VECTORS; v++) sum[v] = load(out + d + v * LANES);
+        for (int k = 0; k < keys; k++) {
+            const real *row = rows + k * width + d;
+            for (int v = 0; v < VECTORS; v++) sum[v] += weights[k] * load(row + v * LANES);
+        }
+        for (int v = 0; v < VECTORS; v++) *(Vector *)(out + d + v * LANES) = sum[v];
+    }
+    return d;
+}
+
 void tile_gather(real *out, const real *weights, const real *rows, const Tile *tile) {
     size_t width = tile->width;
     for (int i = 0; i < tile->queries; i += ROWS) {
         int n = least(ROWS, tile->queries - i), visible = tile_visible(tile, i + n - 1);
-        for (size_t d = 0; visible > 0 && d < width; d += PANEL) {
+        size_t done = n == 1 ? gather_one(out + i * width, weights + i * tile->stride, rows, width, visible) : 0;
+        for (size_t d = done; visible > 0 && d < width; d += PANEL) {
             Block block = {
                 out + i * width + d, weights + i * tile->stride, rows + d, width, tile->stride, 1, width, visible};
             multiply(&block, n, 1);

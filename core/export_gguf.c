@@ -123,10 +123,10 @@ static void put_sizes(Header *header, const GPT2Config *config) {
 // ---- tensors
 
 static const char *const layer_names[LAYER_TENSORS] = {
-    [LN1_WEIGHT] = "attn_norm.weight",    [LN1_BIAS] = "attn_norm.bias",      [QKV_WEIGHT] = "attn_qkv.weight",
-    [QKV_BIAS] = "attn_qkv.bias",         [PROJ_WEIGHT] = "attn_output.weight", [PROJ_BIAS] = "attn_output.bias",
-    [LN2_WEIGHT] = "ffn_norm.weight",     [LN2_BIAS] = "ffn_norm.bias",       [FC_WEIGHT] = "ffn_up.weight",
-    [FC_BIAS] = "ffn_up.bias",            [FCPROJ_WEIGHT] = "ffn_down.weight", [FCPROJ_BIAS] = "ffn_down.bias",
+    [LN1_WEIGHT] = "attn_norm.weight", [LN1_BIAS] = "attn_norm.bias",        [QKV_WEIGHT] = "attn_qkv.weight",
+    [QKV_BIAS] = "attn_qkv.bias",      [PROJ_WEIGHT] = "attn_output.weight", [PROJ_BIAS] = "attn_output.bias",
+    [LN2_WEIGHT] = "ffn_norm.weight",  [LN2_BIAS] = "ffn_norm.bias",         [FC_WEIGHT] = "ffn_up.weight",
+    [FC_BIAS] = "ffn_up.bias",         [FCPROJ_WEIGHT] = "ffn_down.weight",  [FCPROJ_BIAS] = "ffn_down.bias",
 };
 
 // The name of parameter number i of the list.
@@ -285,13 +285,23 @@ static int load_tokenizer(Tokenizer **tokenizer, const Model *model, const char 
 
 int main(int argc, char **argv) {
     Options options = {
-        .usage = "usage: export_gguf MODEL OUT.gguf [options]\n"
-                 "A softmax model with its vocabulary as a GGUF file for llama.cpp, in F32. MODEL is a run, a checkpoint,\n"
-                 "a Hugging Face GPT-2 directory or an llm.c model file.",
+        .usage =
+            "usage: export_gguf MODEL OUT.gguf [options]\n"
+            "A softmax model with its vocabulary as a GGUF file for llama.cpp, in F32. MODEL is a run, a checkpoint,\n"
+            "a Hugging Face GPT-2 directory or an llm.c model file.",
     };
     const char *paths[2], *tokenizer_path = NULL;
-    const Option item = {"files", "tokenizer", 0, OPTION_STRING, &tokenizer_path, 0, 0, "FILE",
-                         "vocabulary; default: the checkpoint's, or data/gpt2.tiktoken", 0, ""};
+    const Option item = {"files",
+                         "tokenizer",
+                         0,
+                         OPTION_STRING,
+                         &tokenizer_path,
+                         0,
+                         0,
+                         "FILE",
+                         "vocabulary; default: the checkpoint's, or data/gpt2.tiktoken",
+                         0,
+                         ""};
     Model model = {0};
     Tokenizer *tokenizer;
     Error error;
@@ -304,8 +314,8 @@ int main(int argc, char **argv) {
            &error);
     die_if(load_tokenizer(&tokenizer, &model, tokenizer_path, &error), &error);
     die_if(write_gguf(paths[1], &model.tensors, tokenizer, &error), &error);
-    printf("%s: %llu weights, %d tokens\n", paths[1],
-           (unsigned long long)gpt2_config_parameters(&model.tensors.config), model.tensors.config.V);
+    printf("%s: %llu weights, %d tokens\n", paths[1], (unsigned long long)gpt2_config_parameters(&model.tensors.config),
+           model.tensors.config.V);
     tokenizer_free(tokenizer);
     release(&model);
     return 0;

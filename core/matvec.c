@@ -9,10 +9,10 @@
 #endif
 
 enum {
-    GROUP = 4,           // rows that are multiplied at once
-    RUN = 16,            // columns of a row that lie side by side
-    FETCH_AHEAD = 2048,  // bytes; what measured best
-    LARGEST_INT8 = 127,  // of a weight
+    GROUP = 4,             // rows that are multiplied at once
+    RUN = 16,              // columns of a row that lie side by side
+    FETCH_AHEAD = 2048,    // bytes; what measured best
+    LARGEST_INT8 = 127,    // of a weight
     LARGEST_INT16 = 16383, // of an input: a block's sum of products stays below 2^31
     BLOCK = 1024,          // columns that share an input scale
 };

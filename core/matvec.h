@@ -40,7 +40,7 @@ void packed_expand(real *out, const PackedMatrix *matrix, int first, int count);
 
 // ---- matrix times vector, by the threads of a parallel region together
 
-typedef struct { // a vector as the products want it; each thread has its own
+typedef struct {       // a vector as the products want it; each thread has its own
     real *numbers;     // fp32, bf16: filled up with zeros to a whole run
     int16_t *integers; // int8: -16383 to 16383, with a scale for each block of columns
     float *scales;

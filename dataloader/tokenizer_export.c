@@ -116,7 +116,8 @@ typedef struct {
 static int write_line(void *context, uint32_t id, const char *line) {
     MergesFile *file = context;
     (void)id;
-    return file_write(&file->writer, line, strlen(line), file->error) || file_write(&file->writer, "\n", 1, file->error);
+    return file_write(&file->writer, line, strlen(line), file->error) ||
+           file_write(&file->writer, "\n", 1, file->error);
 }
 
 static int write_merges(const Tokenizer *tokenizer, const char *directory, Error *error) {

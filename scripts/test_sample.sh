@@ -58,7 +58,28 @@ check_equal "logits are written" "$(./inspect "$work/logits" | grep -c '^ *logit
 ./sample_gpt2 --help >"$work/out" 2>&1
 check_equal "--help exits with 0" "$?" 0
 
+# ---- weights of fewer bits: the same model but for rounding, in text and in loss
+check_equal "fp32 weights are the default" "$(sample --prompt "The old" --seed 5 --weights fp32)" "$once"
+loss_of() { ./sample_gpt2 "$work/run" --loss "$work/shard_train_000000.bin" --weights "$1" 2>/dev/null </dev/null | sed -n 's/^loss \([0-9.]*\) .*/\1/p'; }
+exact=$(loss_of fp32)
+check_equal "the loss is one of this vocabulary" "$(echo "$exact" | awk '{print ($1 > 3 && $1 < 6)}')" 1
+for kind in bf16:0.002 int8:0.01; do
+    check_equal "$kind: the loss of fp32" \
+        "$(echo "$exact $(loss_of "${kind%:*}") ${kind#*:}" | awk '{d = $1 - $2; print (NF == 3 && d <= $3 && -d <= $3)}')" 1
+    check_equal "$kind: text" "$(sample --prompt "The old" --weights "${kind%:*}" | head -c 7)" "The old"
+    check_equal "$kind: one thread or two" "$(sample --weights "${kind%:*}" --threads 1)" "$(sample --weights "${kind%:*}" --threads 2)"
+done
+check_equal "the loss is printed alone" "$(./sample_gpt2 "$work/run" --loss "$work/shard_train_000000.bin" 2>&1 | wc -l | tr -d ' ')" 1
+
+# ---- GGUF for llama.cpp (its contents: make test-interop)
+./export_gguf "$work/run" "$work/model.gguf" >"$work/out" 2>"$work/err"
+check_equal "a GGUF file is written" "$?$(head -c 4 "$work/model.gguf")" 0GGUF
+./export_gguf "$work/run" >"$work/out" 2>"$work/err"
+check_equal "export_gguf wants two paths" "$?$(grep -c 'found 1 of them' "$work/err")" 11
+
 # ---- bad input
+check_refused "weights of an unknown kind" "--weights" "$work/run" --weights int7 --prompt x
+check_refused "no such shards" "$work/no" "$work/run" --loss "$work/no_*.bin"
 check_refused "no model" "no model" --prompt x
 check_refused "no such model" "$work/nothing" "$work/nothing" --prompt x
 check_refused "a text instead of a model" "$work/text" "$work/text" --prompt x

@@ -18,6 +18,8 @@ import sys
 import tempfile
 import time
 
+from results import record
+
 CONTEXT, VOCABULARY, LAYERS, HEADS, WIDTH = 1024, 50257, 12, 12, 768
 SHORT, LONG = 5, 512
 KINDS = ("fp32", "bf16", "int8")
@@ -156,8 +158,13 @@ def print_table(options, rounds):
         print(f"{name:16}" + "".join(f"{spread([r[name][i] for r in rounds]):>28}" for i in range(3)))
     print("ratios within a round")
     pairs = [("slay.c fp32", "llama.cpp F32")] + [(f"slay.c {kind}", "slay.c fp32") for kind in KINDS[1:]]
+    wanted = {"fp32": (2, 1.5, 1.5), "bf16": (None, 1.6, 1.6), "int8": (None, 2.8, 2.8)}
     for name, other in pairs:
         ratios = [[r[name][i] / r[other][i] for r in rounds] for i in range(3)]
+        kind = name.split()[-1]
+        for i in range(3):
+            ours, theirs = (statistics.median(r[which][i] for r in rounds) for which in (name, other))
+            record(f"{titles[i]}, {kind}", "tokens/s", ours, other, theirs, ratios[i], wanted[kind][i])
         print(f"{name} / {other:13}" + "".join(f"{spread(values):>28}" for values in ratios))
 
 

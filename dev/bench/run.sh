@@ -7,8 +7,8 @@
 cd "$(dirname "$0")/../.." || exit 1
 parts=${*:-train memory attention scaling decode data}
 python=${BENCH_PYTHON:-build/venv-bench/bin/python}
-packages="torch numpy tiktoken regex xllamacpp gguf"
-if ! "$python" -c "import torch, numpy, tiktoken, regex, xllamacpp, gguf" 2>/dev/null; then
+packages="torch numpy tiktoken regex safetensors xllamacpp"
+if ! "$python" -c "import torch, numpy, tiktoken, regex, safetensors, xllamacpp" 2>/dev/null; then
     [ -z "${BENCH_PYTHON:-}" ] || { echo "$python: expected a Python with $packages" >&2; exit 1; }
     mkdir -p build && python3 -m venv build/venv-bench ||
         { echo "cannot make a Python environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
@@ -53,7 +53,7 @@ bench_scaling() {
     "$python" dev/bench/scaling_page.py build/scaling_quadratic.tsv build/scaling_linear.tsv \
         --out docs/results/attention_scaling --machine "$machine." && cat docs/results/attention_scaling.md
 }
-bench_decode() { dev/bench/bench_decode.sh; }
+bench_decode() { "$python" dev/bench/bench_decode.py; }
 bench_data() {
     build/bench_loader
     [ -r data/austen/train.txt ] || { echo "scripts/get_corpus.sh austen fetches the tokenizer's text"; return; }

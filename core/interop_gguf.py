@@ -1,0 +1,112 @@
+"""GGUF files against the real llama.cpp and the `gguf` package: ours opened there.
+
+Run from the project's root by scripts/test_interop.sh. Last line: `N passed, N failed`.
+"""
+import os
+import subprocess
+import tempfile
+
+import gguf
+import numpy as np
+import xllamacpp
+from safetensors.numpy import load_file
+
+CONTEXT, TEXT_TOKENS, PROMPT = 64, 24, "The old lantern was"
+passed = failed = 0
+
+
+def check(name, is_right, *compared):
+    global passed, failed
+    passed, failed = passed + bool(is_right), failed + (not is_right)
+    print("ok  " if is_right else "FAIL", name, *(() if is_right else compared))
+
+
+def run(*command):
+    result = subprocess.run(command, capture_output=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}: {result.stderr.decode().strip()}")
+    return result.stdout
+
+
+def train(directory, *options):
+    """A small model of stories; the directory of its checkpoint."""
+    path = lambda name: os.path.join(directory, name)
+    if not os.path.exists(path("vocab")):
+        run("./stories", "--stories", "200", "--seed", "3", "--out", path("text"))
+        run("./tokenize", "train", "--vocab", "600", "--out", path("vocab"), path("text"))
+        run("./tokenize", "encode", "--vocab-file", path("vocab"), "--out", path("shard"), path("text"))
+    out = path("run" + "".join(options).replace("-", "_"))
+    run("./train_gpt2", "--quiet", "--train", path("shard_train_000000.bin"), "--tokenizer", path("vocab"), "--layers",
+        "2", "--heads", "2", "--width", "64", "--context", str(CONTEXT), "--batch", "8", "--steps", "60", "--warmup", "5",
+        "--lr", "0.005", "--out", out, *options)
+    return os.path.join(out, "step_00000060")
+
+
+def tensors_are_ours(checkpoint, path):
+    reader = gguf.GGUFReader(path)
+    ours = load_file(os.path.join(checkpoint, "model.safetensors"))
+    there = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    check("as many tensors", len(there) == len(ours), len(there), len(ours))
+    check("the embedding, bit for bit", np.array_equal(there["token_embd.weight"], ours["transformer.wte.weight"]))
+    pairs = ("attn_qkv", "attn.c_attn"), ("attn_output", "attn.c_proj"), ("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")
+    same = all(np.array_equal(there[f"blk.1.{a}.weight"], ours[f"transformer.h.1.{b}.weight"].T) for a, b in pairs)
+    check("the matrices, bit for bit, as (out,in)", same)
+
+
+def open_llama(path):
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = path
+    parameters.n_ctx, parameters.n_parallel = CONTEXT, 1
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 2
+    parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    return xllamacpp.Server(parameters)
+
+
+def logits_here(checkpoint, ids, directory):
+    """Of the token behind the last."""
+    target = os.path.join(directory, "logits.safetensors")
+    run("./sample_gpt2", checkpoint, "--prompt-ids", ",".join(map(str, ids)), "--logits", target)
+    return load_file(target)["logits"][-1]
+
+
+def text_is_ours(checkpoint, path, directory):
+    server = open_llama(path)
+    answer = server.handle_completions({"prompt": PROMPT, "max_tokens": TEXT_TOKENS, "temperature": 0, "logprobs": 5,
+                                        "n_probs": 5, "ignore_eos": True, "cache_prompt": False})
+    there = answer["choices"][0]["text"]
+    here = run("./sample_gpt2", checkpoint, "--prompt", PROMPT, "--no-begin", "--tokens", str(TEXT_TOKENS),
+               "--temperature", "0", "--no-stop", "--no-stats").decode().rstrip("\n")
+    check("the same greedy text", here == PROMPT + there, repr(here), repr(PROMPT + there))
+    ids = [int(i) for i in run("./tokenize", "encode", "--vocab-file", os.path.join(directory, "vocab"), "--ids",
+                               os.path.join(directory, "prompt")).split()]
+    usage = answer.get("usage", {}).get("prompt_tokens")
+    check("the same tokens of the prompt", usage == len(ids), usage, ids)
+    logits = logits_here(checkpoint, ids, directory).astype(np.float64)
+    logprobs = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    first = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    worst = max(abs(logprobs[item["id"]] - item["logprob"]) for item in first)
+    check("log-probabilities equal within 1e-4", worst < 1e-4, worst)
+
+
+def other_attentions_are_refused(directory):
+    checkpoint = train(directory, "--attention", "slay")
+    result = subprocess.run(["./export_gguf", checkpoint, os.path.join(directory, "slay.gguf")], capture_output=True, text=True)
+    check("another attention is refused", result.returncode == 1 and "found slay" in result.stderr, result.stderr)
+    check("and nothing is written", not os.path.exists(os.path.join(directory, "slay.gguf")))
+
+
+def main():
+    with tempfile.TemporaryDirectory() as directory:
+        checkpoint, path = train(directory), os.path.join(directory, "model.gguf")
+        with open(os.path.join(directory, "prompt"), "w") as file:
+            file.write(PROMPT)
+        run("./export_gguf", checkpoint, path)
+        tensors_are_ours(checkpoint, path)
+        text_is_ours(checkpoint, path, directory)
+        other_attentions_are_refused(directory)
+    print(f"{passed} passed, {failed} failed")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
