@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(LARGEST_HEAD)
         sum += partial[threadIdx.x] * factor;
         total += partial[width] * factor;
     }
-    if (threadIdx.x < HS) {
+    if ((int)threadIdx.x < HS) {
         out[(size_t)blockIdx.x * HS + threadIdx.x] =
             from_float<floatX>(sum * inverse_of<NORMALIZER>(level, total, delta));
     }

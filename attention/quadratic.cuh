@@ -112,7 +112,7 @@ __device__ static inline void load_chunk(floatX chunk[CHUNK], const floatX *row,
     uint4 bits = {0, 0, 0, 0};
     if (HS % CHUNK == 0) { // then every row of every head starts at a multiple of 16 bytes
         if (column < HS) bits = *reinterpret_cast<const uint4 *>(row + column);
-        memcpy(chunk, &bits, sizeof bits);
+        memcpy((void *)chunk, &bits, sizeof bits);
     } else {
 #pragma unroll
         for (int i = 0; i < CHUNK; i++) chunk[i] = column + i < HS ? row[column + i] : from_float<floatX>(0);
@@ -361,15 +361,14 @@ template <class Score> __device__ float differentiate_weight(float score, float 
 // Pairs that are near are pulled together along the difference itself, where pull k - pull q would cancel. `near` has a
 // bit for each lane whose pair (row lane / 2, column + lane % 2) is.
 template <class Tiles, class Sums>
-__device__ void pull_near_pairs(Sums &gradient, const Tiles &s, unsigned near, float pull, int warp_row, int column,
-                                int HS) {
+__device__ void pull_near_pairs(Sums &gradient, const Tiles &s, unsigned near, float pull, int warp_row, int column) {
     for (; near; near &= near - 1) {
         int lane = __ffs(near) - 1;
         float strength = __shfl_sync(ALL_LANES, pull, lane);
         int from = warp_row + lane / 2, toward = column + lane % 2;
         float from_factor = s.row_numbers[from].factor, toward_factor = s.column_numbers[toward].factor;
         gradient.each([&](int r, int d, float &x) {
-            if (warp_row + r == from && d < HS) {
+            if (warp_row + r == from) {
                 x += strength * (__fmul_rn(to_float(s.columns[toward][d]), toward_factor) -
                                  __fmul_rn(to_float(s.rows[from][d]), from_factor));
             }
@@ -381,18 +380,18 @@ __device__ void pull_near_pairs(Sums &gradient, const Tiles &s, unsigned near, f
 // with the columns as they are in memory. `offset`: position of the first row minus that of the first column. Returns the
 // sum of the row's pulls.
 template <class Score, bool OWNS_KEYS, class Tiles, class Sums>
-__device__ float differentiate_rows(Sums &gradient, Tiles &s, int warp_row, int offset, int rows_left, int columns_left,
+__device__ float differentiate_rows(Sums &gradient, Tiles &s, int warp_row, int offset, int columns_left,
                                     const Differentiate &a) {
     int lane = threadIdx.x % 32, row = warp_row + lane / 2;
     float pulls = 0;
 #pragma unroll 1
     for (int first = 0; first < Tiles::COLUMNS; first += 2) {
         int column = first + lane % 2;
-        bool sees = OWNS_KEYS ? offset + row <= column : column <= offset + row;
-        bool visible = sees && row < rows_left && column < columns_left, near = false;
+        bool visible = OWNS_KEYS ? offset + row <= column && column < columns_left : column <= offset + row;
+        bool near = false;
         float weight = 0, slope = 0, pull = 0;
         if (visible) {
-            const RowNumbers mine = s.row_numbers[row], other = s.column_numbers[column];
+            const RowNumbers &mine = s.row_numbers[row], &other = s.column_numbers[column];
             Pair pair = compare<Score>(s.scores.scores[row][column], mine, other, s.rows[row], s.columns[column], a.HS);
             slope = s.slopes.scores[row][column];
             weight = differentiate_weight<Score>(Score::score(pair.dot, pair.distance, a.eps), slope,
@@ -403,7 +402,7 @@ __device__ float differentiate_rows(Sums &gradient, Tiles &s, int warp_row, int 
             slope *= other.factor;
         }
         if constexpr (Score::uses_distance) {
-            pull_near_pairs(gradient, s, __ballot_sync(ALL_LANES, near), pull, warp_row, first, a.HS);
+            pull_near_pairs(gradient, s, __ballot_sync(ALL_LANES, near), pull, warp_row, first);
         }
         s.scores.weights(row)[column] = from_float<floatX>(weight);
         s.slopes.weights(row)[column] = from_float<floatX>(slope);
@@ -448,8 +447,8 @@ __global__ void __launch_bounds__(DifferentiateTiles<WIDTH>::THREADS, 1) differe
     int first_column = OWNS_KEYS ? first_row : 0, end = OWNS_KEYS ? a.T : min(a.T, first_row + Tiles::ROWS);
 
     load_side<Score, OWNS_KEYS, Tiles::ROWS, WIDTH>(s.rows[0], s.row_partners[0], s.row_numbers, head, first_row, a);
-    RowSums<WIDTH> gradient(s.scores.scores[warp_row], s.scores.stride);       // dq or dk
-    RowSums<WIDTH> value_gradient(s.scores.scores[warp_row], s.scores.stride); // dv, with keys
+    RowSums<WIDTH> gradient(s.scores.scores[warp_row], s.scores.stride); // dq or dk
+    RowSums<WIDTH> value_gradient = gradient;                            // dv, with keys; 0 as well
     float pulls = 0;
     for (int column = first_column; column < end; column += Tiles::COLUMNS) {
         __syncthreads(); // all warps have done with the last tile
@@ -465,7 +464,7 @@ __global__ void __launch_bounds__(DifferentiateTiles<WIDTH>::THREADS, 1) differe
         multiply_rows<WIDTH, Tiles::COLUMNS>(s.slopes.scores[warp_row], s.slopes.stride, s.row_partners[warp_row],
                                              s.column_partners[0]);
         __syncwarp();
-        pulls += differentiate_rows<Score, OWNS_KEYS>(gradient, s, warp_row, offset, rows, a.T - column, a);
+        pulls += differentiate_rows<Score, OWNS_KEYS>(gradient, s, warp_row, offset, a.T - column, a);
         __syncwarp();
         gradient.add(s.slopes.weights(warp_row), s.slopes.weight_stride, s.columns[0], from, to);
         if constexpr (OWNS_KEYS) {

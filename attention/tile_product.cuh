@@ -151,7 +151,7 @@ __device__ void multiply_rows(float *scores, int score_stride, const floatX *row
     SumFragment sums[COLUMNS / FRAGMENT];
 #pragma unroll
     for (int j = 0; j < COLUMNS / FRAGMENT; j++) wmma::fill_fragment(sums[j], 0.0f);
-#pragma unroll
+#pragma unroll(WIDTH > 64 ? 2 : WIDTH / FRAGMENT) // backward has no registers to spare with the widest heads
     for (int k = 0; k < WIDTH; k += FRAGMENT) {
         LeftFragment a;
         wmma::load_matrix_sync(a, rows + k, stride);
@@ -174,14 +174,13 @@ template <int WIDTH> struct RowSums {
     static constexpr int FRAGMENTS = WIDTH / FRAGMENT;
     SumFragment sums[FRAGMENTS], places;
 
-    // scratch: 16 rows of the warp's own
+    // scratch: 16 rows of the warp's own, which are free again after the block's next barrier
     __device__ explicit RowSums(float *scratch, int stride) {
         for (int i = threadIdx.x % 32; i < FRAGMENT * FRAGMENT; i += 32) {
             scratch[i / FRAGMENT * stride + i % FRAGMENT] = (float)i;
         }
         __syncwarp();
         wmma::load_matrix_sync(places, scratch, stride, wmma::mem_row_major);
-        __syncwarp();
 #pragma unroll
         for (int j = 0; j < FRAGMENTS; j++) wmma::fill_fragment(sums[j], 0.0f);
     }
