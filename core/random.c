@@ -49,21 +49,45 @@ double random_normal(uint64_t key, uint64_t i) {
     return i % 2 == 0 ? radius * cos(angle) : radius * sin(angle);
 }
 
-void random_fill_normal(real *out, size_t count, uint64_t key, double scale) {
-    enum { PAIRS = 256 }; // worked on at a time, in arrays, so that log, sin and cos run vectorised
-#pragma omp parallel for schedule(static)
-    for (size_t start = 0; start < count; start += 2 * PAIRS) {
-        double radius[PAIRS], angle[PAIRS], even[PAIRS], odd[PAIRS];
-        for (int j = 0; j < PAIRS; j++) {
-            RandomBlock block = random_block(key, start / 2 + (size_t)j);
-            radius[j] = block_radius_part(block), angle[j] = block_angle(block);
-        }
+enum { LANES = 256 }; // blocks worked on at a time, in arrays, so that everything runs vectorised
+
+// random_block for LANES counters from `first` on, word by word.
+static void random_blocks(uint32_t word[4][LANES], uint64_t key, uint64_t first) {
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int j = 0; j < LANES; j++) {
+        uint64_t counter = first + (uint64_t)j;
+        word[0][j] = (uint32_t)counter, word[1][j] = (uint32_t)(counter >> 32), word[2][j] = 0, word[3][j] = 0;
+    }
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
 #pragma omp simd
-        for (int j = 0; j < PAIRS; j++) {
-            double length = scale * sqrt(-2.0 * log(radius[j]));
-            even[j] = length * cos(angle[j]), odd[j] = length * sin(angle[j]);
+        for (int j = 0; j < LANES; j++) {
+            uint64_t product0 = (uint64_t)0xD2511F53u * word[0][j], product1 = (uint64_t)0xCD9E8D57u * word[2][j];
+            word[0][j] = (uint32_t)(product1 >> 32) ^ word[1][j] ^ k0;
+            word[2][j] = (uint32_t)(product0 >> 32) ^ word[3][j] ^ k1;
+            word[1][j] = (uint32_t)product1;
+            word[3][j] = (uint32_t)product0;
         }
-        size_t here = count - start < 2 * PAIRS ? count - start : 2 * PAIRS;
+    }
+}
+
+void random_fill_normal(real *out, size_t count, uint64_t key, double scale) {
+#pragma omp parallel for schedule(static)
+    for (size_t start = 0; start < count; start += 2 * LANES) {
+        uint32_t word[4][LANES];
+        double length[LANES], angle[LANES], even[LANES], odd[LANES];
+        random_blocks(word, key, start / 2);
+#pragma omp simd
+        for (int j = 0; j < LANES; j++) {
+            RandomBlock block = {{word[0][j], word[1][j], word[2][j], word[3][j]}};
+            length[j] = scale * sqrt(-2.0 * log(block_radius_part(block)));
+            angle[j] = block_angle(block);
+        }
+        // In loops of their own: together the compiler would make one call of them that has no vector form.
+#pragma omp simd
+        for (int j = 0; j < LANES; j++) even[j] = length[j] * cos(angle[j]);
+#pragma omp simd
+        for (int j = 0; j < LANES; j++) odd[j] = length[j] * sin(angle[j]);
+        size_t here = count - start < 2 * LANES ? count - start : 2 * LANES;
         for (size_t i = 0; i < here; i++) out[start + i] = (real)(i % 2 == 0 ? even[i / 2] : odd[i / 2]);
     }
 }

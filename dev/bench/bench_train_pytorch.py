@@ -211,9 +211,10 @@ def print_table(options, rounds):
 
 
 def record_result(options, rounds, ours, name, ratios):
-    work = f"{options.model} step, B={options.batch} T={options.sequence}"
+    attention = ours.split()[-1]
+    work = f"{options.model} step, B={options.batch} T={options.sequence}" + ("" if attention == "softmax" else f", {attention}")
     times = [statistics.median(ms for r in rounds for ms in r[side][0]) for side in (ours, name)]
-    share = statistics.median(shares[ours.split()[-1]])
+    share = statistics.median(shares[attention])
     record(work, "ms", times[0], name, times[1], [1 / ratio for ratio in ratios], options.wanted, share)
     memory = [max(r[side][2] for r in rounds) for side in (ours, name)]
     record(work + ", memory", "MB", memory[0], name, memory[1], [r[name][2] / r[ours][2] for r in rounds])
