@@ -37,7 +37,7 @@ CUDA_VALGRIND_TESTS := $(call cuda_tests_of,valgrind)
 .PHONY: test-harness test-cuda test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy test-gpu
 test-harness: $(BUILD)/config.mk
 	@dev/cuda_on_cpu/headers.sh >/dev/null || true
-	@scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
+	@WITH_VALGRIND=1 scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
 test-cuda: $(CUDA_FAST_TESTS)
 	@scripts/run_tests.sh $^
 test-cuda-check: $(CUDA_CHECK_TESTS)

@@ -52,6 +52,8 @@ int block_barrier(BarrierVote vote, bool predicate, Place place);
 // Waits for every lane of `mask`; each brings a value and, for a shuffle, the lane it reads from.
 uint64_t warp_operation(WarpOperation operation, unsigned mask, uint64_t value, int source_lane, Place place);
 void memory_fence();
+// Tiles of nvcuda::wmma begin at multiples of 32 bytes, their rows a multiple of 16 bytes apart.
+void check_tile(const void *start, unsigned leading, size_t element_bytes, Place place);
 
 // ---- shared memory
 extern uint64_t block_serial; // counts the blocks that have run

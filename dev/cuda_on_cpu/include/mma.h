@@ -56,9 +56,7 @@ template <typename Fragment, typename Value> inline void fill_fragment(Fragment 
 
 namespace cuda_on_cpu {
 
-// Tiles are read and written by whole warps, from addresses aligned to 32 bytes, with rows a multiple of 16 bytes apart.
-void check_tile(const void *start, unsigned leading, size_t element_bytes, Place place);
-
+// Tiles are read and written by whole warps.
 inline void whole_warp(Place place) {
     warp_operation(WarpOperation::ballot, 0xffffffffu, 1, 0, place);
 }

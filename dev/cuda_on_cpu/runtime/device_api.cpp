@@ -1,6 +1,7 @@
 // Errors of the API, and what the device says of itself.
 #include "runtime.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -175,6 +176,14 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     default:
         return api_result(cudaErrorInvalidValue, "cudaDeviceGetAttribute");
     }
+    return cudaSuccess;
+}
+// By threads and shared memory; registers are unknown here.
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int threads, size_t shared_bytes) {
+    if (threads < 1 || threads > max_threads)
+        return api_result(cudaErrorInvalidValue, "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    size_t by_shared = (228 << 10) / (shared_bytes + (1 << 10)); // each block takes 1 KB for itself
+    *blocks = (int)std::min({(size_t)(2048 / threads), by_shared, (size_t)32});
     return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int *version) {

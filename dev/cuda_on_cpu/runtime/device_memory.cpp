@@ -169,6 +169,16 @@ cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
     *address = bytes ? device_allocate(bytes) : nullptr;
     return api_result(bytes && !*address ? cudaErrorMemoryAllocation : cudaSuccess, "cudaMallocAsync");
 }
+// There is one pool and nothing to tune.
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
+    static char the_pool;
+    if (device != 0) return api_result(cudaErrorInvalidDevice, "cudaDeviceGetDefaultMemPool");
+    *pool = (cudaMemPool_t)&the_pool;
+    return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void *value) {
+    return api_result(pool && value ? cudaSuccess : cudaErrorInvalidValue, "cudaMemPoolSetAttribute");
+}
 cudaError_t cudaMallocManaged(void **address, size_t bytes, unsigned) {
     require_errors_seen("cudaMallocManaged");
     return allocate_host(address, bytes, MemoryKind::managed, "cudaMallocManaged");

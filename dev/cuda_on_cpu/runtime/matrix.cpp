@@ -1,7 +1,9 @@
 // Matrix products on OpenBLAS, with operands of any of cuBLAS's number types.
 #include "matrix.h"
+#include "device_math.h"
 
 #include <cblas.h>
+#include <cuda_fp16.h>
 
 namespace cuda_on_cpu {
 

@@ -2,7 +2,10 @@
 #ifndef CUDA_ON_CPU_RUNTIME_H
 #define CUDA_ON_CPU_RUNTIME_H
 
-#include "cuda_on_cpu.h"
+#include <cuda_runtime.h>
+
+#include "device_threads.h"
+#include "kernel_launch.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -106,6 +109,7 @@ void launch_failed(cudaError_t status, const char *kernel, Place place, const st
 void require_errors_seen(const char *next_call); // a launch error nobody asked for is a fault
 
 // ---- checker: check mode only, else empty (no_checker.cpp)
+void check_atomic(const void *address, size_t bytes);
 void checker_allocated(const void *address, size_t bytes);
 void checker_freed(const void *address, size_t bytes);
 void checker_written(const void *address, size_t bytes);                  // by a copy or a library

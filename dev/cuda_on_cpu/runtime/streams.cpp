@@ -180,6 +180,11 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
     return cudaStreamCreateWithFlags(stream, flags);
 }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    if (least) *least = 0;
+    if (greatest) *greatest = -5;
+    return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     cudaError_t status = check_stream(stream, "cudaStreamDestroy");
     if (status != cudaSuccess || !stream) return api_result(cudaErrorInvalidResourceHandle, "cudaStreamDestroy");
@@ -330,6 +335,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
         for (auto &work : captured->work) work();
     });
     return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
+    cudaError_t status = check_stream(stream, "cudaGraphUpload");
+    return status != cudaSuccess || executable ? status : api_result(cudaErrorInvalidValue, "cudaGraphUpload");
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
     require_errors_seen("cudaGraphExecDestroy");

@@ -1,8 +1,6 @@
 // Operations among the 32 lanes of a warp: each waits until every lane of its mask has come to the same one.
 #include "scheduler.h"
 
-#include "mma.h"
-
 #include <algorithm>
 
 namespace cuda_on_cpu {
