@@ -56,6 +56,7 @@ $(BUILD)/libslay_double.a: $(DOUBLE_OBJECTS)
 	ar rcs $@ $^
 
 # ---- programs
+train_gpt2 $(BUILD)/test_parallel: LDLIBS += $(CONFIG_MPI_LIBS)
 train_gpt2 sample_gpt2: %: $(BUILD)/float/%.o $(BUILD)/libslay.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 tokenize: $(BUILD)/float/dataloader/tokenize.o $(BUILD)/libslay.a

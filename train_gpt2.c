@@ -16,6 +16,7 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 #include "core/memory.h"
 #include "core/profile.h"
 #include "core/random.h"
+#include "core/sharing.h"
 #include "core/trainer.h"
 #include "core/vector_math.h"
 
@@ -302,6 +303,9 @@ typedef struct {     // scratch of backward: one set for all layers
     real *dbranch;   // (N,C): dresidual behind the dropout mask
 } BackwardScratch;
 
+// What memory there is: for decoding; gradients, activations and moments too; all but moments, which the ranks share.
+typedef enum { TRAINS_NOT, TRAINS, TRAINS_SHARING_MOMENTS } Trains;
+
 typedef struct {
     GPT2Config config;
     const Attention *attention;
@@ -312,6 +316,11 @@ typedef struct {
 
     Parameter *parameters;
     int parameter_count;
+    Parameter *own, *updated; // parts of them whose norm this rank takes and that it updates; alone: all of them
+    int own_count, updated_count;
+    Sharing *sharing; // with the other ranks; NULL: alone
+    // Called by backward when the gradients of the parameters from `first` on are the step's final ones; NULL: nobody asks
+    void (*gradients_ready)(Sharing *sharing, int first);
     Weights weights, dweights;
     real **constants; // the attention's, per layer
     Activations acts;
@@ -320,7 +329,7 @@ typedef struct {
     double *losses; // (N)
 
     Arena weight_arena, gradient_arena, moment_arena, constant_arena, activation_arena, scratch_arena;
-    int trains; // gradients, moments and activations exist
+    int trains; // Trains
 
     int64_t step;      // of the optimiser, from 0
     int64_t first_row; // of the micro-batch at hand within the step's batch
@@ -336,6 +345,7 @@ static void plan_parameters(GPT2 *model) {
         arena_plan(&model->weight_arena, &p->value, p->count);
         if (!model->trains) continue;
         arena_plan(&model->gradient_arena, &p->gradient, p->count);
+        if (model->trains == TRAINS_SHARING_MOMENTS) continue;
         arena_plan(&model->moment_arena, &p->m, p->count);
         arena_plan(&model->moment_arena, &p->v, p->count);
     }
@@ -446,13 +456,16 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *
     arena_allocate(&model->activation_arena);
     for (int l = 1; trains && l < config->L; l++) share_activations(&model->acts.layers[l], &model->acts.layers[0]);
     arena_allocate(&model->scratch_arena);
-    if (trains) arena_allocate(&model->gradient_arena), arena_allocate(&model->moment_arena);
-    for (int i = 0; trains && i < model->parameter_count; i++) {
+    if (trains) arena_allocate(&model->gradient_arena);
+    if (trains == TRAINS) arena_allocate(&model->moment_arena);
+    for (int i = 0; trains == TRAINS && i < model->parameter_count; i++) {
         Parameter *p = &model->parameters[i];
         memset(p->m, 0, p->count * sizeof(real)), memset(p->v, 0, p->count * sizeof(real));
     }
     name_weights(&model->weights, model, 0);
     name_weights(&model->dweights, model, 1);
+    model->own = model->updated = model->parameters;
+    model->own_count = model->updated_count = model->parameter_count;
 }
 
 static void gpt2_free(GPT2 *model) {
@@ -608,8 +621,10 @@ static void gpt2_backward(GPT2 *model, real beta) {
     layernorm_backward(model->back.dresidual, model->dweights.lnf_weight, model->dweights.lnf_bias, model->back.dhidden,
                        L > 0 ? acts->layers[L - 1].residual_out : acts->embedded, acts->lnf_mean, acts->lnf_rstd,
                        model->weights.lnf_weight, N, C, beta, model->layernorm_work);
-    for (int l = L - 1; l >= 0; l--)
+    for (int l = L - 1; l >= 0; l--) {
         layer_backward(model, l, l > 0 ? acts->layers[l - 1].residual_out : acts->embedded, beta);
+        if (model->gradients_ready) model->gradients_ready(model->sharing, 2 + l * LAYER_TENSORS);
+    }
     dropout(model->back.dresidual, (size_t)N, (size_t)C, (size_t)model->first_row * (size_t)model->T, model->dropout,
             dropout_key(model, 0));
     embedding_backward(model->dweights.wte, model->dweights.wpe, model->back.dresidual, model->inputs, N, model->T, C);
@@ -643,14 +658,14 @@ static double sum_squares(const real *x, size_t count) {
     return sum;
 }
 
-// The global norm of all gradients. When it is not finite, *bad is the name of the first tensor whose gradient is not.
+// The norm of the gradients that are this rank's: alone, all. When it is not finite, *bad is the name of the first tensor whose gradient is not.
 static double gpt2_gradient_norm(const GPT2 *model, const char **bad) {
     profile_work(WORK_OPTIMIZER);
     double total = 0;
     *bad = NULL;
-    for (int i = 0; i < model->parameter_count; i++) {
-        double squares = sum_squares(model->parameters[i].gradient, model->parameters[i].count);
-        if (!isfinite(squares) && !*bad) *bad = model->parameters[i].name;
+    for (int i = 0; i < model->own_count; i++) {
+        double squares = sum_squares(model->own[i].gradient, model->own[i].count);
+        if (!isfinite(squares) && !*bad) *bad = model->own[i].name;
         total += squares;
     }
     return sqrt(total);
@@ -664,8 +679,8 @@ static void gpt2_update(GPT2 *model, const Settings *settings, double rate, doub
                g_scale = (real)gradient_scale;
     const real step_size = (real)(rate / (1 - pow(settings->beta1, (double)t)));
     const real v_scale = (real)(1 / (1 - pow(settings->beta2, (double)t)));
-    for (int i = 0; i < model->parameter_count; i++) {
-        Parameter *p = &model->parameters[i];
+    for (int i = 0; i < model->updated_count; i++) {
+        Parameter *p = &model->updated[i];
         real *value = p->value, *m = p->m, *v = p->v;
         const real *gradient = p->gradient, keep = p->rank == 2 ? (real)(1 - rate * settings->weight_decay) : 1;
 #pragma omp parallel for simd schedule(static)
@@ -713,14 +728,26 @@ static const char *gpt2_find_trouble(const GPT2 *model, const char *bad_gradient
 // ---------------------------------------------------------------------------------------------------------------------
 // What the training loop (core/trainer.c) asks of the model
 
+// Each rank takes the norm of its own parts; with ZeRO it also updates only those.
+static void share_model(GPT2 *model, int zero) {
+    arena_close_gaps(&model->weight_arena), arena_close_gaps(&model->gradient_arena);
+    model->sharing = sharing_create(model->parameters, model->parameter_count, zero, &model->moment_arena);
+    model->own = model->sharing->own, model->own_count = model->sharing->own_count;
+    if (zero) model->updated = model->own, model->updated_count = model->own_count;
+}
+
 static void *backend_create(const Settings *settings, const Attention *attention) {
     GPT2 *model = memory_allocate(1, sizeof *model, "the model");
+    int shares = parallel_ranks() > 1;
     gpt2_create(model, &settings->model, attention, &settings->attention_config, settings->dropout,
-                (uint64_t)settings->seed, 1, settings->recompute);
+                (uint64_t)settings->seed, shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS,
+                settings->recompute);
+    if (shares) share_model(model, settings->zero);
     return model;
 }
 
 static void backend_free(void *model) {
+    sharing_free(((GPT2 *)model)->sharing);
     gpt2_free(model);
     free(model);
 }
@@ -733,6 +760,7 @@ static void backend_gradients(void *backend_model, const MicroBatch *batch) {
     GPT2 *model = backend_model;
     real beta = batch->is_first ? 0 : 1;
     model->step = batch->step, model->first_row = batch->first_row;
+    model->gradients_ready = model->sharing && batch->is_last ? sharing_ready : NULL;
     double loss = gpt2_forward(model, batch->inputs, batch->targets, batch->B, batch->T, (real)batch->scale, beta);
     gpt2_backward(model, beta);
     model->step_loss = (batch->is_first ? 0 : model->step_loss) + loss;
@@ -742,14 +770,32 @@ static double backend_evaluate(void *model, const MicroBatch *batch) {
     return gpt2_evaluate(model, batch->inputs, batch->targets, batch->B, batch->T);
 }
 
+static void outcome_of_all_ranks(StepOutcome *outcome) {
+    double sums[2] = {outcome->loss, outcome->norm * outcome->norm};
+    parallel_sum(sums, 2);
+    outcome->loss = sums[0], outcome->norm = sqrt(sums[1]);
+}
+
 static StepOutcome backend_update(void *backend_model, const Settings *settings, int64_t step, double rate) {
     GPT2 *model = backend_model;
     StepOutcome outcome = {.loss = model->step_loss};
+    if (model->sharing) exchange_finish(model->sharing->exchange);
     outcome.norm = gpt2_gradient_norm(model, &outcome.bad);
+    if (model->sharing) outcome_of_all_ranks(&outcome);
     model->step = step;
     double clip = settings->clip > 0 && outcome.norm > settings->clip ? settings->clip / outcome.norm : 1;
-    if (isfinite(outcome.loss) && isfinite(outcome.norm)) gpt2_update(model, settings, rate, clip);
+    if (!isfinite(outcome.loss) || !isfinite(outcome.norm)) return outcome;
+    gpt2_update(model, settings, rate, clip);
+    if (model->sharing && model->sharing->zero) exchange_values(model->sharing->exchange);
     return outcome;
+}
+
+static void backend_join_moments(void *model, int fill) {
+    if (((GPT2 *)model)->sharing) sharing_join_moments(((GPT2 *)model)->sharing, fill);
+}
+
+static void backend_split_moments(void *model, int keep) {
+    if (((GPT2 *)model)->sharing) sharing_split_moments(((GPT2 *)model)->sharing, keep);
 }
 
 static const char *backend_find_trouble(void *model, const char *bad_gradient) {
@@ -781,6 +827,8 @@ int main(int argc, char **argv) {
                                 .gradients = backend_gradients,
                                 .evaluate = backend_evaluate,
                                 .update = backend_update,
+                                .join_moments = backend_join_moments,
+                                .split_moments = backend_split_moments,
                                 .find_trouble = backend_find_trouble,
                                 .flops_per_token = backend_flops_per_token,
                                 .machine_gflops = matmul_measure_gflops,

@@ -48,6 +48,10 @@ void arena_allocate(Arena *arena) {
     }
 }
 
+void arena_close_gaps(const Arena *arena) {
+    if (arena->block) UNPOISON(arena->block, arena->total * sizeof(real));
+}
+
 void arena_free(Arena *arena) {
     if (arena->block) UNPOISON(arena->block, arena->total * sizeof(real));
     free(arena->block);

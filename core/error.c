@@ -6,10 +6,15 @@
 #include <string.h>
 
 static const char *program_name = "slay.c";
+static int program_rank = -1;
 
 void error_set_program(const char *argv0) {
     const char *slash = strrchr(argv0, '/');
     program_name = slash ? slash + 1 : argv0;
+}
+
+void error_set_rank(int rank) {
+    program_rank = rank;
 }
 
 int error_set(Error *error, const char *format, ...) {
@@ -31,8 +36,14 @@ static void print_line(const char *kind, const char *text) {
     size_t n = 0;
     for (; text[n] && n < sizeof line - 1; n++) line[n] = (unsigned char)text[n] < 32 ? '?' : text[n];
     line[n] = 0;
+    char rank[24] = "";
+    if (program_rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", program_rank);
     fflush(stdout);
-    fprintf(stderr, "%s: %s%s\n", program_name, kind, line);
+    fprintf(stderr, "%s: %s%s%s\n", program_name, rank, kind, line);
+}
+
+void error_print(const Error *error) {
+    print_line("", error->text);
 }
 
 void die(const char *format, ...) {
@@ -50,6 +61,7 @@ void die_if(int status, const Error *error) {
 }
 
 void warn(const char *format, ...) {
+    if (program_rank > 0) return; // the others would say the same
     char text[1100];
     va_list arguments;
     va_start(arguments, format);

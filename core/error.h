@@ -24,6 +24,9 @@ int error_prefix(Error *error, const char *prefix);
 // Prints `program: message` on standard error and exits with code 1.
 void die(const char *format, ...) __attribute__((noreturn)) PRINTF_LIKE(1, 2);
 
+// Prints `program: message` on standard error.
+void error_print(const Error *error);
+
 // Ends the program with the error's text when `status` is not 0.
 void die_if(int status, const Error *error);
 
@@ -32,5 +35,7 @@ void warn(const char *format, ...) PRINTF_LIKE(1, 2);
 
 // The name that messages start with; set it once at the top of main from argv[0].
 void error_set_program(const char *argv0);
+// With many processes: messages name the rank from now on, and only rank 0 warns. Below 0: no longer.
+void error_set_rank(int rank);
 
 #endif

@@ -59,6 +59,7 @@ static void add_data_options(Options *options, Settings *settings) {
         SETTING("run", "force", 0, OPTION_FLAG, force, 0, 1, NULL, "resume although batch, data, attention or seed changed"),
         SETTING("run", "seed", 0, OPTION_LONG, seed, 0, 9e15, NULL, "of everything random: weights, data order, dropout, features"),
         SETTING("run", "threads", 0, OPTION_INT, threads, 0, 4096, NULL, "CPU threads; 0: all cores"),
+        SETTING("run", "zero", 0, OPTION_INT, zero, 0, 1, NULL, "many processes: 1 spreads AdamW's moments over them (ZeRO stage 1)"),
         SETTING("run", "on-nan", 0, OPTION_CHOICE, on_nan, 0, 0, "stop|skip", "when loss or gradient is not finite"),
     };
     options_add(options, items, sizeof items / sizeof *items);

@@ -41,6 +41,7 @@ typedef struct {
     float beta1, beta2, adam_eps, weight_decay, clip;
     int64_t seed;
     int on_nan; // OnNan
+    int zero;   // many processes: stage of ZeRO, 0 or 1
     // reporting
     int64_t val_every, val_tokens;
     int64_t save_every;

@@ -12,14 +12,15 @@ typedef struct {        // rows that go through the model at once
     int B, T;
     int64_t step;      // of the optimiser, from 0
     int64_t first_row; // of these rows within the step's whole batch
-    int is_first;      // of the step: gradients are overwritten, else added to
+    int is_first;      // of the step on this rank: gradients are overwritten, else added to
+    int is_last;       // of the step on this rank: each layer's gradients may go to the other ranks as soon as they are made
     double scale;      // the gradients are those of scale * (sum of the losses)
 } MicroBatch;
 
-typedef struct {     // what a step came to
+typedef struct {     // what a step came to, on all ranks together
     double loss;     // the sum over all its micro-batches
     double norm;     // of the gradients, before clipping
-    const char *bad; // the first tensor whose gradient is not finite, or NULL
+    const char *bad; // the first tensor of this rank's whose gradient is not finite, or NULL
 } StepOutcome;
 
 typedef struct {
@@ -37,7 +38,12 @@ typedef struct {
     // AdamW's step number `step` (from 0) with gradients clipped to the norm settings->clip (0: not clipped). When loss or
     // norm is not finite the weights stay as they are. One call, so that a device decides all this without the host.
     StepOutcome (*update)(void *model, const Settings *settings, int64_t step, double rate);
-    // What went bad first in the last forward and backward pass, in words.
+    // ZeRO: the moments are spread over the ranks, but files hold whole ones. `join_moments` makes place for them in the
+    // list of tensors; with `fill` it brings them all to rank 0's. `split_moments` takes it away; with `keep` each rank
+    // keeps its part. All ranks call them.
+    void (*join_moments)(void *model, int fill);
+    void (*split_moments)(void *model, int keep);
+    // What went bad first in this rank's last forward and backward pass, in words.
     const char *(*find_trouble)(void *model, const char *bad_gradient);
 
     double (*flops_per_token)(const void *model);

@@ -43,6 +43,17 @@ int main(void){return XXH3_64bits("a",1)==0;}' | links "" "-lxxhash"; }
 probe_vector_math() { echo '__attribute__((simd("notinbranch"))) float expf(float);
 int main(int n,char**v){(void)v;float a[8];for(int i=0;i<8;i++)a[i]=expf((float)(n+i));return a[0]<0;}' |
     links "-O3 -fopenmp -fno-math-errno" "-lmvec -lm"; }
+probe_mpi() { # for runs on many processes; the trainer works alone without
+    mpi_cflags="" mpi_libs=""
+    for source in "pkg-config --cflags ompi-c|pkg-config --libs ompi-c" "mpicc -showme:compile|mpicc -showme:link" \
+        "pkg-config --cflags mpich|pkg-config --libs mpich" "true|echo -lmpi"; do
+        flags=$(${source%|*} 2>/dev/null) && libs=$(${source#*|} 2>/dev/null) || continue
+        echo '#include <mpi.h>
+int main(void){int n;MPI_Request r;MPI_Comm_size(MPI_COMM_WORLD,&n);MPI_Ialltoallv(0,0,0,MPI_FLOAT,0,0,0,MPI_FLOAT,MPI_COMM_WORLD,&r);return 0;}' |
+            links "$flags" "$libs" && { mpi_cflags="-DHAVE_MPI $flags" mpi_libs=$libs; return 0; }
+    done
+    return 1
+}
 
 # ---- what is missing, as Debian package names
 find_missing() {
@@ -75,7 +86,7 @@ install_missing() {
 }
 
 write_config() {
-    cflags="-fopenmp"
+    cflags="-fopenmp${mpi_cflags:+ $mpi_cflags}"
     # clang tells of every `omp simd` loop that it leaves scalar; that is slower, not wrong
     case $cc in *clang*) cflags="$cflags -Wno-pass-failed" ;; esac
     libs="$blas_libs -ljansson -lxxhash"
@@ -91,11 +102,22 @@ write_config() {
         echo "CC := $cc"
         echo "CONFIG_CFLAGS := $cflags"
         echo "CONFIG_LIBS := $libs"
+        echo "CONFIG_MPI_LIBS := $mpi_libs"
     } >"$probe_dir/config.mk"
     cmp -s "$probe_dir/config.mk" "$build/config.mk" && return
     cp "$probe_dir/config.mk" "$build/config.mk" || exit 1
     printf '%-14s %s\n' "compiler" "$($cc --version | head -n 1)" "BLAS" "OpenBLAS, openmp flavour ($blas_libs)" \
-        "JSON" "jansson" "checksums" "xxHash" "vector math" "$vector_math"
+        "JSON" "jansson" "checksums" "xxHash" "vector math" "$vector_math" \
+        "MPI" "${mpi_libs:-none: one process only (libopenmpi-dev and openmpi-bin bring it)}"
+}
+
+# MPI is wanted, not needed: what can install it without asking does, nobody is stopped for its sake.
+want_mpi() {
+    probe_mpi && return
+    [ "$1" != --probe ] && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] || return
+    echo "setup: will install libopenmpi-dev openmpi-bin, to train on many processes (apt-get install)"
+    env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libopenmpi-dev openmpi-bin >/dev/null 2>&1 &&
+        probe_mpi || echo "setup: no MPI; the trainer works as one process"
 }
 
 find_missing
@@ -108,4 +130,5 @@ if [ -n "$missing" ]; then
     find_missing
     [ -z "$missing" ] || { echo "setup: still missing after installing: $missing" >&2; exit 1; }
 fi
+want_mpi "${1:-}"
 write_config
