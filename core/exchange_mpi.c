@@ -34,9 +34,8 @@ struct Exchange {
     real *values, *gradients;
     int rank, whole;
     Layout layouts[SIZES];
-    Flight flights[IN_FLIGHT];     // bucket b is in flights[b % IN_FLIGHT]
-    int launched, summed, done;    // buckets: done <= summed <= launched
-    MPI_Comm spreading, gathering; // one each: on a communicator all ranks must start in the same order
+    Flight flights[IN_FLIGHT];  // bucket b is in flights[b % IN_FLIGHT]
+    int launched, summed, done; // buckets: done <= summed <= launched
 };
 
 // ---- plan
@@ -82,8 +81,6 @@ Exchange *exchange_create(const Partition *partition, real *values, real *gradie
     size_t room = (size_t)partition->ranks * exchange->layouts[FULL].own.count;
     for (int i = 0; i < IN_FLIGHT && i < partition->buckets; i++)
         exchange->flights[i].received = memory_allocate(room, sizeof(real), "buffers between ranks");
-    MPI_Comm_dup(MPI_COMM_WORLD, &exchange->spreading);
-    MPI_Comm_dup(MPI_COMM_WORLD, &exchange->gathering);
     return exchange;
 }
 
@@ -91,7 +88,6 @@ void exchange_free(Exchange *exchange) {
     if (!exchange) return;
     for (int i = 0; i < SIZES; i++) layout_free(&exchange->layouts[i]);
     for (int i = 0; i < IN_FLIGHT; i++) free(exchange->flights[i].received);
-    MPI_Comm_free(&exchange->spreading), MPI_Comm_free(&exchange->gathering);
     free(exchange);
 }
 
@@ -107,7 +103,7 @@ static void launch(Exchange *exchange, int bucket) {
     real *gradients = exchange->gradients + partition_bucket(&exchange->partition, bucket).start;
     flight->stage = SPREADING;
     MPI_Ialltoallv(gradients, layout->send_counts, layout->send_offsets, MPI_REAL_NUMBER, flight->received,
-                   layout->receive_counts, layout->receive_offsets, MPI_REAL_NUMBER, exchange->spreading,
+                   layout->receive_counts, layout->receive_offsets, MPI_REAL_NUMBER, mpi_comm_spreading,
                    &flight->request);
 }
 
@@ -135,7 +131,7 @@ static void finish_spreading(Exchange *exchange, int bucket) {
     flight->stage = exchange->whole ? GATHERING : DONE;
     if (exchange->whole)
         MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, gradients, layout->gather_counts, layout->gather_offsets,
-                        MPI_REAL_NUMBER, exchange->gathering, &flight->request);
+                        MPI_REAL_NUMBER, mpi_comm_gathering, &flight->request);
 }
 
 static int has_arrived(Flight *flight) {
@@ -195,7 +191,7 @@ void exchange_values(Exchange *exchange) {
         const Layout *layout = layout_of(exchange, b);
         MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL,
                         exchange->values + partition_bucket(&exchange->partition, b).start, layout->gather_counts,
-                        layout->gather_offsets, MPI_REAL_NUMBER, exchange->gathering, &requests[b % IN_FLIGHT]);
+                        layout->gather_offsets, MPI_REAL_NUMBER, mpi_comm_gathering, &requests[b % IN_FLIGHT]);
     }
     profile_work(WORK_OTHER);
 }

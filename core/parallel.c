@@ -109,8 +109,8 @@ static int compare_values(const json_t *mine, const json_t *theirs, const char *
         if (other && json_equal(value, other)) continue;
         char *here = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
         char *there = other ? json_dumps(other, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
-        error_set(error, "%s%s differs between ranks: rank 0 has %.300s, this one has %.300s", kind, name,
-                  there ? there : "none", here ? here : "none");
+        error_set(error, "%s%s differs between ranks: rank 0 has %.300s, this one has %.300s; all must have the same",
+                  kind, name, there ? there : "none", here ? here : "none");
         free(here), free(there);
         return -1;
     }

@@ -24,6 +24,8 @@ typedef struct {
     cpu_set_t cores;
 } Slot;
 
+MPI_Comm mpi_comm_spreading, mpi_comm_gathering;
+
 static struct {
     Place place;
     MPI_Comm machine; // the ranks on this machine
@@ -134,6 +136,8 @@ Place transport_start(void) {
     mpi.place = (Place){0};
     MPI_Comm_rank(MPI_COMM_WORLD, &mpi.place.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &mpi.place.ranks);
+    MPI_Comm_dup(MPI_COMM_WORLD, &mpi_comm_spreading);
+    MPI_Comm_dup(MPI_COMM_WORLD, &mpi_comm_gathering);
     share_slots();
     on_exit(on_early_exit, NULL);
     if (pthread_create(&mpi.watch, NULL, watch_others, NULL)) die("cannot start the thread that watches the ranks");
@@ -148,7 +152,7 @@ void transport_end(void) {
     mpi.ends = 1;
     pthread_join(mpi.watch, NULL);
     MPI_Win_free(&mpi.window);
-    MPI_Comm_free(&mpi.machine);
+    MPI_Comm_free(&mpi.machine), MPI_Comm_free(&mpi_comm_spreading), MPI_Comm_free(&mpi_comm_gathering);
     free(mpi.slots);
     MPI_Finalize();
 }

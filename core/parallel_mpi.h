@@ -12,6 +12,10 @@
 #define MPI_REAL_NUMBER MPI_FLOAT
 #endif
 
+// On a communicator all ranks must start collective calls in the same order: the two kinds of an exchange, which overtake
+// each other, have one each.
+extern MPI_Comm mpi_comm_spreading, mpi_comm_gathering;
+
 // MPI's own waiting spins, which starves the others where ranks outnumber cores. After `tries` looks in vain: gives way,
 // and sleeps when it has been long.
 void mpi_pause(int tries);

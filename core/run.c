@@ -179,13 +179,14 @@ static volatile sig_atomic_t caught;
 
 static void on_signal(int number) {
     if (caught == SIGINT && number == SIGINT) _exit(128 + SIGINT);
-    caught = number;
+    caught = number == SIGUSR1 ? SIGTERM : number;
 }
 
 void run_catch_signals(void) {
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
 }
 
 int run_signal(void) {

@@ -51,7 +51,8 @@ void run_report_validation(Run *run, const ValidationReport *report);
 void run_report_event(Run *run, int64_t step, const char *event, const char *text); // "saved", "skipped", ...
 void run_print(Run *run, const char *format, ...) PRINTF_LIKE(2, 3);                // a line of its own on the console
 
-// SIGINT and SIGTERM: the signal's number once one has come, else 0. A second SIGINT ends the process at once.
+// SIGINT and SIGTERM: the signal's number once one has come, else 0. A second SIGINT ends the process at once. SIGUSR1
+// counts as SIGTERM: mpirun hands it on and waits, where after SIGTERM it leaves its processes one second.
 void run_catch_signals(void);
 int run_signal(void);
 
