@@ -13,6 +13,10 @@ void error_set_program(const char *argv0) {
     program_name = slash ? slash + 1 : argv0;
 }
 
+const char *error_program(void) {
+    return program_name;
+}
+
 void error_set_rank(int rank) {
     program_rank = rank;
 }

@@ -35,6 +35,7 @@ void warn(const char *format, ...) PRINTF_LIKE(1, 2);
 
 // The name that messages start with; set it once at the top of main from argv[0].
 void error_set_program(const char *argv0);
+const char *error_program(void);
 // With many processes: messages name the rank from now on, and only rank 0 warns. Below 0: no longer.
 void error_set_rank(int rank);
 

@@ -78,7 +78,9 @@ Exchange *exchange_create(const Partition *partition, real *values, real *gradie
     exchange->rank = parallel_rank(), exchange->whole = whole;
     exchange->layouts[FULL] = layout_make(partition, 0, exchange->rank);
     exchange->layouts[SHORT] = layout_make(partition, partition->buckets - 1, exchange->rank);
-    size_t room = (size_t)partition->ranks * exchange->layouts[FULL].own.count;
+    // The last rank's shard of a short bucket may be longer than that of a full one: shards are whole cache lines.
+    size_t full = exchange->layouts[FULL].own.count, last = exchange->layouts[SHORT].own.count;
+    size_t room = (size_t)partition->ranks * (full > last ? full : last);
     for (int i = 0; i < IN_FLIGHT && i < partition->buckets; i++)
         exchange->flights[i].received = memory_allocate(room, sizeof(real), "buffers between ranks");
     return exchange;

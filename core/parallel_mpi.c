@@ -71,9 +71,14 @@ static void tell_of_death(Slot *slot) {
     if (__atomic_exchange_n(&slot->death_is_told, 1, __ATOMIC_SEQ_CST)) return;
     char message[256];
     int length = snprintf(message, sizeof message,
-                          "train_gpt2: rank %d (process %d) was killed; all ranks end, the last checkpoint is intact\n",
-                          slot->rank, (int)slot->process);
+                          "%s: rank %d (process %d) was killed; all ranks end, the last checkpoint is intact\n",
+                          error_program(), slot->rank, (int)slot->process);
     if (write(STDERR_FILENO, message, (size_t)length) < 0) return;
+}
+
+static void leave(void) {
+    __atomic_store_n(&mpi.slots[mpi.place.local_rank]->has_left, 1, __ATOMIC_SEQ_CST);
+    _exit(1);
 }
 
 // Not every launcher ends a run when one of its processes is killed, and the others would wait for ever: each rank looks
@@ -83,10 +88,10 @@ static void *watch_others(void *unused) {
         for (int i = 0; i < mpi.place.local_ranks; i++) {
             Slot *slot = mpi.slots[i];
             if (__atomic_load_n(&slot->has_left, __ATOMIC_SEQ_CST)) {
-                if (++left > 50) _exit(1); // it has told why; the launcher had its five seconds
+                if (++left > 50) leave(); // it has told why; the launcher had its five seconds
             } else if (is_dead(slot->process) && !mpi.ends) {
                 tell_of_death(slot);
-                _exit(1);
+                leave();
             }
         }
     }

@@ -29,19 +29,9 @@ check_contains() { # name part file
     if grep -qF -e "$2" "$3"; then pass; else fail "$1" "expected \"$2\"" "found    $(head -c 600 "$3")"; fi
 }
 
-# ---- data: shards of pseudo-random tokens below 61, written as octal escapes
+# ---- data
 
-octal_bytes() { # value, bytes: little endian
-    awk -v value="$1" -v bytes="$2" 'BEGIN { for (; bytes > 0; bytes--) { printf "\\0%03o", value % 256; value = int(value / 256) } }'
-}
-make_shard() { # path tokens seed
-    {
-        printf '%b' "$(for word in 20240520 1 "$2"; do octal_bytes "$word" 4; done)"
-        head -c 1012 /dev/zero
-        printf '%b' "$(awk -v count="$2" -v x="$3" 'BEGIN {
-            for (i = 0; i < count; i++) { x = (x * 1103 + 12345) % 65536; printf "\\0%03o\\0000", int(x / 7) % 61 } }')"
-    } >"$1"
-}
+. scripts/tiny_shard.sh
 mkdir "$work/train" || exit 1
 make_shard "$work/train/a.bin" 1500 1 # shards of unequal size, none a multiple of a row
 make_shard "$work/train/b.bin" 377 2

@@ -1,0 +1,225 @@
+#!/bin/sh
+# Tests of training on many processes, with real ones on this machine: the same losses as one process, ZeRO, resuming on
+# another number of ranks, and every way in which one rank can go wrong. Needs ./train_gpt2, build/test_parallel and
+# mpirun; makes its own data. Last line: `N passed, N failed`.
+cd "$(dirname "$0")/.." || exit 1
+build=${BUILD:-build}
+[ -x ./train_gpt2 ] || { echo "./train_gpt2 is missing; run make"; echo "0 passed, 1 failed"; exit 1; }
+if ! command -v mpirun >/dev/null 2>&1 || ! grep -q DHAVE_MPI "$build/config.mk" 2>/dev/null; then
+    echo "skipped: no MPI on this machine (libopenmpi-dev, openmpi-bin)"
+    echo "1 passed, 0 failed"
+    exit 0
+fi
+work=$(mktemp -d) || exit 1
+running=""
+trap '[ -z "$running" ] || kill -9 "$running" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+passed=0 failed=0
+root=$(pwd)
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+
+pass() { passed=$((passed + 1)); }
+fail() { # name, then what was compared
+    failed=$((failed + 1))
+    echo "FAIL $1"
+    shift
+    printf '    %s\n' "$@"
+}
+check_equal() { # name found expected
+    if [ "$2" = "$3" ]; then pass; else fail "$1" "found    $2" "expected $3"; fi
+}
+check_same_file() { # name file file
+    if difference=$(cmp "$2" "$3" 2>&1); then pass; else fail "$1" "$difference"; fi
+}
+check_contains() { # name part file
+    if grep -qF -e "$2" "$3"; then pass; else fail "$1" "expected \"$2\"" "found    $(head -c 600 "$3")"; fi
+}
+
+. scripts/tiny_shard.sh
+mkdir "$work/train" || exit 1
+make_shard "$work/train/a.bin" 1500 1
+make_shard "$work/train/b.bin" 377 2
+make_shard "$work/val.bin" 200 3
+data="--train $work/train --val $work/val.bin"
+sizes="--layers 2 --heads 2 --width 16 --context 32 --vocab 61 --sequence 16 --init-std 0.1 --warmup 3 --lr 3e-3"
+small="$data $sizes --batch 6 --dropout 0.1 --val-every 10 --quiet"
+
+# mpirun that ends in a minute whatever happens; standard output and error go to $work/out and $work/err
+ranks() { # number, program, arguments
+    number=$1
+    shift
+    timeout -k 5 60 mpirun --quiet --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
+        -np "$number" "$@" >"$work/out" 2>"$work/err" </dev/null
+}
+works() { # name, then a command: exit code 0 and nothing on standard error
+    name=$1
+    shift
+    "$@"
+    code=$?
+    if [ "$code" = 0 ] && [ ! -s "$work/err" ]; then pass; else fail "$name" "exit code $code" "$(cat "$work/err")"; fi
+}
+alone() { ./train_gpt2 "$@" >"$work/out" 2>"$work/err" </dev/null; }
+
+# ---- the messages themselves, in every number of ranks that matters
+
+for number in 2 3 4; do
+    works "messages between $number ranks" ranks "$number" "$build/test_parallel"
+    check_equal "messages between $number ranks: summary" "$(tail -n 1 "$work/out" | tr -d '\r')" "5 passed, 0 failed"
+done
+
+# ---- the losses of one process, within 1e-5, for every attention, with 20 steps, dropout, validation, uneven rows
+
+losses() { # run: the losses of its steps and validations
+    sed -n 's/.*"loss": \([0-9.]*\),.*/\1/p' "$1/metrics.jsonl"
+}
+check_losses() { # name run run: 20 steps and 2 validations; a difference that is no number fails
+    losses "$2" >"$work/losses_a"
+    losses "$3" >"$work/losses_b"
+    worst=$(paste -d ' ' "$work/losses_a" "$work/losses_b" | awk '
+        { d = $1 > $2 ? $1 - $2 : $2 - $1; if (!(d <= 1e-5 * $1)) bad = bad " " NR ": " $1 " " $2; n++ }
+        END { print n == 22 && !bad ? "close" : n " lines," bad }')
+    check_equal "$1" "$worst" close
+}
+number=2
+for attention in $(./train_gpt2 --attention list | cut -d ' ' -f 1); do
+    # shellcheck disable=SC2086
+    alone $small --attention "$attention" --steps 20 --out "$work/$attention.1"
+    for number in 2 4; do
+        # shellcheck disable=SC2086
+        works "$attention on $number ranks" ranks $number ./train_gpt2 $small --attention "$attention" --steps 20 \
+            --zero $((number / 4)) --out "$work/$attention.$number"
+        check_losses "$attention on $number ranks: losses" "$work/$attention.1" "$work/$attention.$number"
+    done
+done
+
+# ---- ZeRO gives the same bits; so does the same run again; a run goes on with another number of ranks
+
+check_same_run() { # name run run step
+    check_same_file "$1: weights" "$2/$4/model.safetensors" "$3/$4/model.safetensors"
+    check_same_file "$1: moments" "$2/$4/optimizer.safetensors" "$3/$4/optimizer.safetensors"
+}
+# shellcheck disable=SC2086
+zero_and_resume() {
+    last=step_00000020
+    works "ZeRO 0 on 4 ranks" ranks 4 ./train_gpt2 $small --steps 20 --out "$work/zero0"
+    check_same_run "ZeRO 0 and 1" "$work/zero0" "$work/softmax.4" $last
+    works "10 steps on 2 ranks" ranks 2 ./train_gpt2 $small --schedule constant --steps 10 --zero 1 --out "$work/halves"
+    alone $small --schedule constant --steps 20 --out "$work/whole"
+    works "10 more on 3 ranks" ranks 3 ./train_gpt2 --resume "$work/halves" --steps 20 --val-every 10 --quiet
+    check_losses "resumed on other ranks: losses" "$work/whole" "$work/halves"
+    works "10 steps on 3 ranks" ranks 3 ./train_gpt2 $small --schedule constant --steps 10 --zero 1 --out "$work/three"
+    works "10 more on 3 ranks, ZeRO" ranks 3 ./train_gpt2 --resume "$work/three" --steps 20 --quiet
+    works "20 in one go on 3 ranks" ranks 3 ./train_gpt2 $small --schedule constant --steps 20 --zero 1 --out "$work/go"
+    check_same_run "resumed with ZeRO" "$work/go" "$work/three" $last
+    alone --resume "$work/three" --steps 24 --quiet
+    check_equal "a run of 3 ranks goes on alone" "$?$(cat "$work/err")" 0
+    works "fewer rows than ranks" ranks 4 ./train_gpt2 $small --batch-start 1 --batch-ramp 8 --steps 20 --out "$work/ramp.4"
+    alone $small --batch-start 1 --batch-ramp 8 --steps 20 --out "$work/ramp.1"
+    check_losses "fewer rows than ranks: losses" "$work/ramp.1" "$work/ramp.4"
+}
+zero_and_resume
+
+# ---- a rank that goes wrong ends all, with one line that names it
+
+refused() { # name, part of the message; after a command that failed
+    check_equal "$1: exit code" "$code" 1
+    check_equal "$1: lines on standard error" "$(wc -l <"$work/err" | tr -d ' ')" 1
+    check_contains "$1: message" "$2" "$work/err"
+}
+# shellcheck disable=SC2086,SC2016
+one_rank_differs() {
+    ranks 2 ./train_gpt2 $small --bacth 4
+    code=$?
+    refused "the same mistake on all ranks" "train_gpt2: unknown option --bacth"
+    ranks 2 sh -c 'exec ./train_gpt2 "$@" --seed $OMPI_COMM_WORLD_RANK' sh $small --steps 9 --out "$work/none"
+    code=$?
+    refused "another option" "rank 1: option --seed differs between ranks: rank 0 has 0, this one has 1"
+    for r in 0 1; do mkdir -p "$work/rank$r" && cp -r "$work/train" "$work/rank$r/"; done
+    printf x >>"$work/rank1/train/b.bin"
+    in_own_directory="cd $work/rank\$OMPI_COMM_WORLD_RANK && exec $root/train_gpt2 \"\$@\""
+    own="--train train $sizes --batch 6 --quiet"
+    ranks 2 sh -c "$in_own_directory" sh $own --steps 9 --out "$work/none"
+    code=$?
+    refused "a bad shard" "rank 1: train/b.bin"
+    make_shard "$work/rank1/train/b.bin" 377 9
+    ranks 2 sh -c "$in_own_directory" sh $own --steps 9 --out "$work/none"
+    code=$?
+    refused "another shard" "rank 1: the training data's fingerprint differs"
+    check_equal "nothing was saved by these" "$(find "$work/none" -name 'step_*' 2>/dev/null)" ""
+}
+one_rank_differs
+
+wait_for_checkpoint() { # run
+    for _ in $(seq 600); do
+        ls -d "$1"/step_*[0-9] >/dev/null 2>&1 && return 0
+        sleep 0.05
+    done
+    fail "waiting for a checkpoint of $1" "$(cat "$work/err")"
+}
+process_of_rank() { # rank, run: its process id
+    for directory in /proc/[0-9]*; do
+        tr '\0' ' ' <"$directory/cmdline" 2>/dev/null | grep -q "^\./train_gpt2 .*$2" || continue
+        tr '\0' '\n' <"$directory/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && basename "$directory"
+    done
+}
+start_run() { # run, ranks: one that does not end by itself
+    # shellcheck disable=SC2086
+    ranks "$2" ./train_gpt2 $small --zero 1 --steps 1G --save-every 100 --out "$1" &
+    running=$!
+    wait_for_checkpoint "$1"
+}
+# shellcheck disable=SC2086
+a_rank_dies() {
+    start_run "$work/killed" 3
+    kill -9 "$(process_of_rank 1 "$work/killed")"
+    began=$(date +%s)
+    wait $running
+    running=""
+    check_equal "killed: all ranks end within 20 s" "$(($(date +%s) - began < 20))" 1
+    check_contains "killed: the message names the rank" "train_gpt2: rank 1 (process" "$work/err"
+    check_equal "killed: one message" "$(grep -c 'was killed; all ranks end' "$work/err")" 1
+    alone --resume "$work/killed" --steps 0 --quiet
+    check_equal "killed: the last checkpoint is intact" "$?$(cat "$work/err")" 0
+}
+a_rank_dies
+
+# A rank loses its data in the middle of the run: it says so, and the others end.
+# shellcheck disable=SC2086
+a_shard_shrinks() {
+    rm -rf "$work/rank1/train"
+    cp -r "$work/train" "$work/rank1/"
+    ranks 2 sh -c "$in_own_directory" sh $own --steps 1G --save-every 100 --out "$work/shrunk" &
+    running=$!
+    wait_for_checkpoint "$work/shrunk"
+    : >"$work/rank1/train/a.bin"
+    wait $running
+    code=$?
+    running=""
+    check_equal "shrunk: exit code" "$code" 1
+    check_contains "shrunk: message" "train_gpt2: rank 1: train/a.bin" "$work/err"
+    alone --resume "$work/shrunk" --train "$work/train" --steps 0 --quiet
+    check_equal "shrunk: the last checkpoint is intact" "$?$(cat "$work/err")" 0
+}
+a_shard_shrinks
+
+# SIGTERM to the script: all ranks stop after the same step, one saves.
+# shellcheck disable=SC2086
+stopped_by_signal() {
+    scripts/train_mpi.sh 2 $small --steps 1G --save-every 0 --out "$work/stopped" >"$work/out" 2>"$work/err" </dev/null &
+    running=$!
+    for _ in $(seq 600); do
+        [ "$(losses "$work/stopped" 2>/dev/null | wc -l)" -ge 5 ] && break
+        sleep 0.05
+    done
+    kill -TERM "$running"
+    wait "$running"
+    check_equal "SIGTERM: exit code" "$?" 143
+    running=""
+    steps=$(grep -c '"type": "step"' "$work/stopped/metrics.jsonl")
+    check_equal "SIGTERM: one checkpoint, of the last step" "$(find "$work/stopped" -name 'step_*' | sed 's/.*step_0*//')" "$steps"
+    works "resumed after SIGTERM" ranks 2 ./train_gpt2 --resume "$work/stopped" --steps $((steps + 2)) --quiet
+}
+stopped_by_signal
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

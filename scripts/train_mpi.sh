@@ -1,0 +1,42 @@
+#!/bin/sh
+# Trains on many processes of one machine, or of several with a hostfile. Options behind -- or behind the number are the
+# trainer's:
+#   scripts/train_mpi.sh 4 --train 'data/fineweb/*_train_*.bin' --batch 64 --out runs/four
+#   scripts/train_mpi.sh --hostfile hosts 16 --train ...       # hosts: a line "name slots=8" for each machine
+# Each process gets its share of the machine's cores (OMP_NUM_THREADS, --threads: another number). PROGRAM names another
+# trainer than ./train_gpt2. Ctrl-C, SIGTERM or SIGUSR1: all finish the step, rank 0 saves, as without MPI.
+usage() {
+    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+    exit 1
+}
+hostfile="" program=${PROGRAM:-./train_gpt2}
+[ "${1:-}" = --hostfile ] && { hostfile=${2:-}; [ -r "$hostfile" ] || { echo "train_mpi.sh: cannot read the hostfile \"$hostfile\"" >&2; exit 1; }; shift 2; }
+case ${1:-} in '' | *[!0-9]* | 0) usage ;; esac
+ranks=$1
+shift
+[ "${1:-}" = -- ] && shift
+command -v mpirun >/dev/null 2>&1 || { echo "train_mpi.sh: no mpirun; install openmpi-bin and libopenmpi-dev, then run make again" >&2; exit 1; }
+[ -x "$program" ] || { echo "train_mpi.sh: $program is missing; run make" >&2; exit 1; }
+
+# Not bound to single cores, mpirun's own way: the trainer's threads share the machine.
+set -- --bind-to none -np "$ranks" "$program" "$@"
+[ -n "${OMP_NUM_THREADS:-}" ] && set -- -x OMP_NUM_THREADS "$@"
+if [ -n "$hostfile" ]; then
+    # a machine that vanishes is noticed after half a minute instead of five
+    set -- --hostfile "$hostfile" --mca oob_tcp_keepalive_time 10 --mca oob_tcp_keepalive_intvl 5 --mca oob_tcp_keepalive_probes 4 "$@"
+else
+    [ "$ranks" -le "$(nproc)" ] || set -- --oversubscribe "$@"
+fi
+[ "$(id -u)" != 0 ] || set -- --allow-run-as-root "$@" # as in containers
+# Ranks that wait let others run; mpirun keeps its essays about exit codes to itself: the trainer has said what happened.
+mpirun --quiet --mca mpi_yield_when_idle 1 "$@" &
+launcher=$!
+# mpirun answers SIGTERM by killing everything a second later; SIGUSR1 it hands on.
+trap 'kill -USR1 $launcher' INT TERM USR1
+wait $launcher
+code=$?
+while kill -0 $launcher 2>/dev/null; do # the signal ended the wait, not mpirun
+    wait $launcher
+    code=$?
+done
+exit $code
