@@ -67,6 +67,27 @@ for number in 2 3 4; do
     check_equal "messages between $number ranks: summary" "$(tail -n 1 "$work/out" | tr -d '\r')" "5 passed, 0 failed"
 done
 
+# ---- the GPU's: NCCL's calls, which the CPU execution of .cu files carries over MPI
+
+cudacc="dev/cuda_on_cpu/cudacc --mode=fast -fopenmp -DHAVE_MPI"
+libraries=$(sed -n 's/^CONFIG_\(MPI_\)\{0,1\}LIBS := //p' "$build/config.mk" | tr '\n' ' ')
+# shellcheck disable=SC2086
+build_gpu_test() {
+    for name in cuda_common parallel_nccl test_parallel_gpu; do
+        $cudacc -c core/$name.cu -o "$work/$name.o" || return 1
+    done
+    $cudacc "$work/test_parallel_gpu.o" "$work/parallel_nccl.o" "$work/cuda_common.o" "$build/libslay.a" $libraries -lm -o "$work/test_parallel_gpu"
+}
+# shellcheck disable=SC2046
+if ! find $(dev/cuda_on_cpu/headers.sh --find) -maxdepth 1 -name nccl.h 2>/dev/null | grep -q .; then
+    echo "skipped: NCCL between ranks (no nccl.h; dev/cuda_on_cpu/headers.sh fetches it)"
+elif build_gpu_test >"$work/log" 2>&1; then
+    works "NCCL between 3 ranks" ranks 3 "$work/test_parallel_gpu"
+    check_equal "NCCL between 3 ranks: summary" "$(tail -n 1 "$work/out" | tr -d '\r')" "4 passed, 0 failed"
+else
+    fail "building the test of NCCL" "$(tail -n 5 "$work/log")"
+fi
+
 # ---- the losses of one process, within 1e-5, for every attention, with 20 steps, dropout, validation, uneven rows
 
 losses() { # run: the losses of its steps and validations

@@ -22,10 +22,13 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUIL
 $(foreach test,$(CUDA_TEST_SOURCES),
 $(BUILD)/cuda_on_cpu/$(1)$(2)/$(notdir $(basename $(test))): $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)).o \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
-	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $(LDLIBS) -o $$@
+	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )
 endef
 $(foreach mode,fast check asan valgrind,$(eval $(call cuda_rules,$(mode),,))$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
+
+$(BUILD)/cuda_on_cpu/%/test_parallel_gpu: LDLIBS += $(CONFIG_MPI_LIBS)
+$(BUILD)/gpu/test_parallel_gpu $(BUILD)/gpu-bf16/test_parallel_gpu: LDLIBS += $(CONFIG_MPI_LIBS) -lnccl
 
 cuda_tests_of = $(if $(CUDA_HEADERS),$(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%)))
 CUDA_FAST_TESTS     := $(call cuda_tests_of,fast)
@@ -70,7 +73,7 @@ $(BUILD)/$(1)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/$(1)/%.o)
 	ar rcs $$@ $$^
 $(foreach test,$(CUDA_TEST_SOURCES),
 $(BUILD)/$(1)/$(notdir $(basename $(test))): $(BUILD)/$(1)/$(basename $(test)).o $(BUILD)/$(1)/libslay_cuda.a $(BUILD)/libslay.a
-	$(NVCC) $(NVCC_FLAGS) $$(filter %.o %.a,$$^) -lcublas -lcublasLt $(LDLIBS) -o $$@
+	$(NVCC) $(NVCC_FLAGS) $$(filter %.o %.a,$$^) -lcublas -lcublasLt $$(LDLIBS) -o $$@
 )
 endef
 $(eval $(call gpu_rules,gpu,))$(eval $(call gpu_rules,gpu-bf16,-DPRECISION_BF16))
