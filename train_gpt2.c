@@ -827,6 +827,7 @@ int main(int argc, char **argv) {
                                 .gradients = backend_gradients,
                                 .evaluate = backend_evaluate,
                                 .update = backend_update,
+                                .sums_over_ranks = 1,
                                 .join_moments = backend_join_moments,
                                 .split_moments = backend_split_moments,
                                 .find_trouble = backend_find_trouble,

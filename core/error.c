@@ -41,7 +41,7 @@ static void print_line(const char *kind, const char *text) {
     for (; text[n] && n < sizeof line - 1; n++) line[n] = (unsigned char)text[n] < 32 ? '?' : text[n];
     line[n] = 0;
     char rank[24] = "";
-    if (program_rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", program_rank);
+    if (program_rank >= 0 && !kind[0]) snprintf(rank, sizeof rank, "rank %d: ", program_rank);
     fflush(stdout);
     fprintf(stderr, "%s: %s%s%s\n", program_name, rank, kind, line);
 }

@@ -245,6 +245,8 @@ static int start(Trainer *trainer, Error *error) {
 // ---- many ranks
 
 static int compare_options(const Trainer *trainer, Error *error) {
+    if (parallel_ranks() > 1 && !trainer->backend->sums_over_ranks)
+        return error_set(error, "started as one of %d processes, but this trainer works alone", parallel_ranks());
     json_t *options = options_to_json(&trainer->options);
     json_object_del(options, "threads");
     int status = parallel_compare(options, "option --", error);

@@ -38,6 +38,8 @@ typedef struct {
     // AdamW's step number `step` (from 0) with gradients clipped to the norm settings->clip (0: not clipped). When loss or
     // norm is not finite the weights stay as they are. One call, so that a device decides all this without the host.
     StepOutcome (*update)(void *model, const Settings *settings, int64_t step, double rate);
+    // Many ranks: whether the model sums its gradients over them. Without it the trainer refuses more than one rank.
+    int sums_over_ranks;
     // ZeRO: the moments are spread over the ranks, but files hold whole ones. `join_moments` makes place for them in the
     // list of tensors; with `fill` it brings them all to rank 0's. `split_moments` takes it away; with `keep` each rank
     // keeps its part. All ranks call them.

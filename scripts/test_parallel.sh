@@ -41,22 +41,26 @@ make_shard "$work/train/a.bin" 1500 1
 make_shard "$work/train/b.bin" 377 2
 make_shard "$work/val.bin" 200 3
 data="--train $work/train --val $work/val.bin"
-sizes="--layers 2 --heads 2 --width 16 --context 32 --vocab 61 --sequence 16 --init-std 0.1 --warmup 3 --lr 3e-3"
+sizes="--layers 2 --heads 2 --width 16 --context 32 --vocab 61 --sequence 16 --init-std 0.05 --warmup 3 --lr 1e-3"
 small="$data $sizes --batch 6 --dropout 0.1 --val-every 10 --quiet"
 
-# mpirun that ends in a minute whatever happens; standard output and error go to $work/out and $work/err
+# mpirun that ends in a minute whatever happens; standard output and error go to $work/out and $work/err, with $slot
+# behind their names
+slot=""
 ranks() { # number, program, arguments
     number=$1
     shift
     timeout -k 5 60 mpirun --quiet --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
-        -np "$number" "$@" >"$work/out" 2>"$work/err" </dev/null
+        -np "$number" "$@" >"$work/out$slot" 2>"$work/err$slot" </dev/null
 }
-works() { # name, then a command: exit code 0 and nothing on standard error
+check_worked() { # name, exit code, standard error: nothing but warnings
+    if [ "$2" = 0 ] && ! grep -qv ': warning: ' "$3"; then pass; else fail "$1" "exit code $2" "$(cat "$3")"; fi
+}
+works() { # name, then a command
     name=$1
     shift
     "$@"
-    code=$?
-    if [ "$code" = 0 ] && [ ! -s "$work/err" ]; then pass; else fail "$name" "exit code $code" "$(cat "$work/err")"; fi
+    check_worked "$name" $? "$work/err"
 }
 alone() { ./train_gpt2 "$@" >"$work/out" 2>"$work/err" </dev/null; }
 
@@ -101,14 +105,17 @@ check_losses() { # name run run: 20 steps and 2 validations; a difference that i
         END { print n == 22 && !bad ? "close" : n " lines," bad }')
     check_equal "$1" "$worst" close
 }
-number=2
 for attention in $(./train_gpt2 --attention list | cut -d ' ' -f 1); do
     # shellcheck disable=SC2086
     alone $small --attention "$attention" --steps 20 --out "$work/$attention.1"
-    for number in 2 4; do
+    for number in 2 4; do # at the same time: a start is mostly waiting
         # shellcheck disable=SC2086
-        works "$attention on $number ranks" ranks $number ./train_gpt2 $small --attention "$attention" --steps 20 \
-            --zero $((number / 4)) --out "$work/$attention.$number"
+        (slot=.$number ranks $number ./train_gpt2 $small --attention "$attention" --steps 20 --zero $((number / 4)) \
+            --out "$work/$attention.$number"; echo $? >"$work/code.$number") &
+    done
+    wait
+    for number in 2 4; do
+        check_worked "$attention on $number ranks" "$(cat "$work/code.$number")" "$work/err.$number"
         check_losses "$attention on $number ranks: losses" "$work/$attention.1" "$work/$attention.$number"
     done
 done
@@ -166,6 +173,9 @@ one_rank_differs() {
     ranks 2 sh -c "$in_own_directory" sh $own --steps 9 --out "$work/none"
     code=$?
     refused "another shard" "rank 1: the training data's fingerprint differs"
+    ranks 2 ./train_gpt2 $small --lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 30 --out "$work/none"
+    code=$?
+    refused "numbers that are not finite" "is not finite"
     check_equal "nothing was saved by these" "$(find "$work/none" -name 'step_*' 2>/dev/null)" ""
 }
 one_rank_differs
@@ -179,8 +189,8 @@ wait_for_checkpoint() { # run
 }
 process_of_rank() { # rank, run: its process id
     for directory in /proc/[0-9]*; do
-        tr '\0' ' ' <"$directory/cmdline" 2>/dev/null | grep -q "^\./train_gpt2 .*$2" || continue
-        tr '\0' '\n' <"$directory/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && basename "$directory"
+        { tr '\0' ' ' <"$directory/cmdline"; } 2>/dev/null | grep -q "^\./train_gpt2 .*$2" || continue
+        { tr '\0' '\n' <"$directory/environ"; } 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && basename "$directory"
     done
 }
 start_run() { # run, ranks: one that does not end by itself
