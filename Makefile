@@ -6,7 +6,7 @@ PROGRAMS := train_gpt2 sample_gpt2 tokenize stories inspect export_gguf
 
 # ---- what the machine has: compilers and libraries, probed by compiling and linking
 # (targets that set the machine up themselves first look afterwards, in a make of their own)
-SET_UP_FIRST := setup test quickstart bench test-interop clean help
+SET_UP_FIRST := setup test quickstart compare bench test-interop clean help
 ifneq ($(filter-out $(SET_UP_FIRST),$(or $(MAKECMDGOALS),all)),)
 -include $(BUILD)/config.mk
 endif
@@ -26,6 +26,10 @@ LDLIBS   := $(CONFIG_LIBS) -lm $(EXTRA_LIBS)
 ATTENTION ?= softmax
 SECONDS   ?= 200
 
+# ---- compare: options for scripts/compare, and what it measures with
+COMPARE       ?=
+COMPARE_TOOLS := $(BUILD)/bench_decode_position $(BUILD)/attention_eval
+
 # ---- sources: everything in the three folders but programs and tests is library
 PROGRAM_SOURCES := dataloader/tokenize.c dataloader/stories.c core/inspect.c core/export_gguf.c
 TEST_SOURCES    := $(wildcard core/test_*.c attention/test_*.c dataloader/test_*.c)
@@ -39,7 +43,7 @@ TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh,$(wildcard core/test_*.s
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)
 
-.PHONY: all check quickstart test test-programs run-tests test-interop bench clean help setup
+.PHONY: all check quickstart compare test test-programs run-tests test-interop bench clean help setup
 all: $(PROGRAMS)
 
 $(BUILD)/float/%.o: %.c $(BUILD)/config.mk
@@ -94,7 +98,7 @@ test: setup
 	@dev/cuda_on_cpu/headers.sh >/dev/null || true
 	@$(MAKE) --no-print-directory -s -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory -s run-tests
-test-programs: all $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS)
+test-programs: all $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(COMPARE_TOOLS)
 run-tests:
 	@scripts/run_tests.sh $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(TEST_SCRIPTS)
 test-interop: setup
@@ -103,6 +107,9 @@ test-interop: setup
 quickstart: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/quickstart.sh "$(ATTENTION)" "$(SECONDS)"
+compare: setup
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all $(COMPARE_TOOLS)
+	@scripts/compare $(COMPARE)
 bench: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@dev/bench/run.sh
@@ -120,6 +127,8 @@ help:
 	@echo "make              the programs: $(PROGRAMS)"
 	@echo "make quickstart   set up, build, train a small GPT on generated stories, show what it writes"
 	@echo "                  (ATTENTION=$(ATTENTION) SECONDS=$(SECONDS))"
+	@echo "make compare      train all attentions with two seeds, test the differences, draw a page (COMPARE='--seeds 3 ...';"
+	@echo "                  scripts/compare --help)"
 	@echo "make test         set up, build, run every test"
 	@echo "make test-cuda    the GPU's tests on the CPU; -check, -asan, -schedules, -lazy, -valgrind: dev/cuda_on_cpu/README.md"
 	@echo "make test-gpu     the same tests with nvcc on a GPU"

@@ -173,6 +173,14 @@ void run_report_event(Run *run, int64_t step, const char *event, const char *tex
     json_decref(line);
 }
 
+void run_report_done(Run *run, int64_t step, int64_t tokens, double elapsed) {
+    if (!run->metrics) return;
+    fprintf(run->metrics,
+            "{\"type\": \"done\", \"step\": %lld, \"tokens\": %lld, \"seconds\": %.3f, \"peak_memory_mb\": %.1f}\n",
+            (long long)step, (long long)tokens, elapsed, (double)memory_peak_bytes() / 1e6);
+    fflush(run->metrics);
+}
+
 // ---- signals
 
 static volatile sig_atomic_t caught;

@@ -13,22 +13,8 @@ case $seconds in '' | *[!0-9]*) echo "quickstart: SECONDS: expected a whole numb
     exit 1
 }
 
-make_data() {
-    rm -rf "$data.tmp" && mkdir -p "$data.tmp"
-    ./stories --bytes 16M --seed 1 --out "$data.tmp/train.txt" --validation-stories 300 \
-        --validation-out "$data.tmp/val.txt" --floor-out "$data.tmp/floor.json"
-    ./tokenize train --vocab 2048 --out "$data.tmp/vocab.tiktoken" "$data.tmp/train.txt"
-    ./tokenize encode --vocab-file "$data.tmp/vocab.tiktoken" --validation-file "$data.tmp/val.txt" \
-        --floor "$data.tmp/floor.json" --out "$data.tmp/stories" "$data.tmp/train.txt"
-    mkdir -p data && rm -rf "$data" && mv "$data.tmp" "$data"
-}
-
 echo "== 1. stories: text, vocabulary, tokens ($data)"
-if [ "$data/stories.json" -nt ./stories ] && [ "$data/stories.json" -nt ./tokenize ]; then
-    echo "there already, newer than the programs that make them"
-else
-    make_data
-fi
+scripts/make_stories.sh
 floor=$(scripts/stories_floor.sh "$data")
 
 echo

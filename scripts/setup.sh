@@ -65,6 +65,8 @@ find_missing() {
     probe_jansson || missing="$missing libjansson-dev"
     probe_xxhash || missing="$missing libxxhash-dev"
     command -v ar >/dev/null 2>&1 || missing="$missing binutils"
+    # Only compare, report and their tests are in Python: what builds does not need it.
+    [ "${1:-}" = --probe ] || command -v python3 >/dev/null 2>&1 || missing="$missing python3"
     missing=$(echo $missing)
 }
 
@@ -120,14 +122,14 @@ want_mpi() {
         probe_mpi || echo "setup: no MPI; the trainer works as one process"
 }
 
-find_missing
+find_missing "$@"
 if [ -n "$missing" ]; then
     if [ "${1:-}" = --probe ]; then
         echo "setup: missing: $missing; run scripts/setup.sh to install them" >&2
         exit 1
     fi
     install_missing
-    find_missing
+    find_missing "$@"
     [ -z "$missing" ] || { echo "setup: still missing after installing: $missing" >&2; exit 1; }
 fi
 want_mpi "${1:-}"

@@ -1,0 +1,382 @@
+"""Tests of statistics, settings, runs and the report; scripts/test_compare.sh runs them."""
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from compare_lib import made_up_runs, measure, page, results, runs, settings, statistics, training  # noqa: E402
+
+# From scipy.stats.ttest_ind(a, b, equal_var=False): statistic, degrees of freedom, p.
+WELCH = [
+    ([1.0, 2.0, 3.0], [2.0, 4.0, 9.0, 7.5], -2.1321224040720423, 3.737789463039742, 0.104795423528222),
+    ([0.611, 0.623], [0.702, 0.699], -13.501149793689176, 1.1245136186770428, 0.03502472875184511),
+    ([5.0, 5.001, 4.999, 5.002], [5.003, 5.004], -3.6742346141755147, 3.692307692309017, 0.024495455963828478),
+    ([1, 2], [1.5, 1.6, 1.4], 0.0, 1.026753177495334, 1.0),
+    ([10.1, 9.7, 10.3, 9.9, 10.0], [12.2, 18.0, 3.1], -0.25360616688269916, 2.0021275649290153, 0.8234667396265609),
+]
+# From scipy.special.betainc.
+BETA = [(0.5, 0.5, 0.3, 0.36901011956554536), (2, 3, 0.4, 0.5248), (50, 0.5, 0.99, 0.3173043978741973),
+        (0.5, 50, 0.001, 0.24763098003462314), (1000.0, 1000.0, 0.5, 0.5), (1.5, 0.5, 1e-09, 1.3421123231889542e-14)]
+
+
+class Statistics(unittest.TestCase):
+    def test_welch_against_scipy(self):
+        for a, b, t, degrees, p in WELCH:
+            found = statistics.welch(a, b)
+            for name, expected in (("t", t), ("degrees", degrees), ("p", p)):
+                self.assertTrue(math.isclose(found[name], expected, rel_tol=1e-9, abs_tol=1e-12), (name, found, expected))
+
+    def test_incomplete_beta_against_scipy(self):
+        for a, b, x, expected in BETA:
+            self.assertTrue(math.isclose(statistics.incomplete_beta(a, b, x), expected, rel_tol=1e-10))
+        self.assertEqual((statistics.incomplete_beta(2, 3, 0), statistics.incomplete_beta(2, 3, 1)), (0.0, 1.0))
+
+    def test_one_value_has_no_error_and_no_test(self):
+        self.assertIsNone(statistics.standard_error([1.0]))
+        self.assertIsNone(statistics.welch([1.0], [1.0, 2.0]))
+
+    def test_no_spread(self):
+        self.assertEqual(statistics.welch([1.0, 1.0], [2.0, 2.0])["p"], 0.0)
+        self.assertEqual(statistics.welch([1.0, 1.0], [1.0, 1.0])["p"], 1.0)
+
+    def test_holm(self):
+        found = statistics.holm([0.01, None, 0.04, 0.03])
+        self.assertIsNone(found[1])
+        for value, expected in zip([found[0], found[2], found[3]], [0.03, 0.06, 0.06]):
+            self.assertAlmostEqual(value, expected)
+
+    def test_median_and_error(self):
+        self.assertEqual(statistics.median([3, 1, 2, 10]), 2.5)
+        self.assertAlmostEqual(statistics.standard_error([1.0, 2.0, 3.0]), 1 / math.sqrt(3))
+
+
+class Settings(unittest.TestCase):
+    def test_attentions(self):
+        found = settings.split_attentions(["softmax,slay:poly=exact,R=2", "slay:M=8", "elu"])
+        self.assertEqual(found, ["softmax", "slay:poly=exact,R=2", "slay:M=8", "elu"])
+        self.assertEqual(settings.parse_attention(found[1]), ("slay", {"poly": "exact", "R": "2"}))
+        self.assertEqual(settings.run_name(found[1], 3), "slay_poly-exact_R-2_seed3")
+
+    def test_refused(self):
+        for function, bad in ((settings.split_attentions, ["softmax", "softmax"]), (settings.split_attentions, ["slay:R"]),
+                              (settings.split_attentions, ["../x"]), (settings.split_attentions, ["slay:R=2,R=3"]),
+                              (settings.split_attentions, ["slay:eps=$(x)"]), (settings.split_attentions, [""]),
+                              (settings.parse_budget, "600"), (settings.parse_budget, "0steps"), (settings.parse_budget, "-3s"),
+                              (settings.parse_budget, "nantokens"), (settings.parse_seeds, "0"), (settings.parse_seeds, "1,1"),
+                              (settings.parse_seeds, "x"), (settings.parse_seeds, "5000"), (settings.parse_model, "huge"),
+                              (settings.parse_model, "layers=x"), (settings.parse_model, "tiny,batch=3"),
+                              (settings.check_own_options, ["--seed", "3"]), (settings.check_own_options, ["--steps=3"]),
+                              (settings.check_own_options, ["-x", "3"]), (settings.parse_jobs, "0")):
+            with self.assertRaises(settings.BadInput, msg=str(bad)):
+                function(bad)
+
+    def test_budgets(self):
+        for text, expected in (("600steps", ("steps", 600)), ("2Mtokens", ("tokens", 2e6)), ("1.5ktokens", ("tokens", 1500)),
+                               ("90s", ("seconds", 90)), ("5min", ("seconds", 300)), ("2h", ("seconds", 7200)),
+                               ("120seconds", ("seconds", 120)), ("1step", ("steps", 1))):
+            self.assertEqual(settings.parse_budget(text), expected)
+
+    def test_seeds(self):
+        self.assertEqual(settings.parse_seeds("3"), [1, 2, 3])
+        self.assertEqual(settings.parse_seeds("7,9"), [7, 9])
+        self.assertEqual(settings.parse_seeds("7,"), [7])
+
+    def test_steps_of_a_token_budget(self):
+        plan = {**settings.DEFAULTS, "budget": "1Mtokens"}
+        self.assertEqual(settings.planned_steps(plan), math.ceil(1e6 / (8 * 256)))
+        self.assertEqual(settings.planned_steps({**plan, "options": ["--batch", "16"]}), math.ceil(1e6 / (16 * 256)))
+        self.assertEqual(settings.planned_steps({**plan, "model": "gpt2"}), math.ceil(1e6 / (8 * 1024)))
+        self.assertIsNone(settings.planned_steps({**plan, "budget": "60s"}))
+
+    def test_runs_differ_in_attention_and_seed_alone(self):
+        commands = [settings.train_command(settings.DEFAULTS, ["--train", "x"], entry, 1, "OUT", 1, 75)
+                    for entry in ("softmax", "slay")]
+        different = [pair for pair in zip(*commands) if pair[0] != pair[1]]
+        self.assertEqual((len(commands[0]), different), (len(commands[1]), [("softmax", "slay")]))
+
+    def test_other_settings_are_refused(self):
+        stored = {**settings.DEFAULTS, "attentions": ["softmax", "elu"]}
+        for asked in ({"budget": "601steps"}, {"attentions": ["softmax"]}, {"model": "tiny"}, {"options": ["--lr", "1"]}):
+            with self.assertRaises(settings.BadInput):
+                settings.merge_settings(asked, stored)
+        more = settings.merge_settings({"attentions": ["slay", "elu", "softmax"], "seeds": [1, 2, 3]}, stored)
+        self.assertEqual((more["attentions"], more["seeds"]), (["softmax", "elu", "slay"], [1, 2, 3]))
+
+    def test_rounds_of_a_time_budget_are_full(self):
+        self.assertEqual([training.equal_rounds(2, 16), training.equal_rounds(2, 21), training.equal_rounds(4, 6)], [2, 1, 3])
+
+
+class Directory(unittest.TestCase):
+    """Tests that write runs into a directory of their own."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def make(self, name, attention="softmax", seed=1, level=0.6, **more):
+        return made_up_runs.write_run(self.path(name), attention, seed, level, **more)
+
+    def spoil(self, name, change):
+        """Changes the text of a good run's metrics."""
+        metrics = os.path.join(self.make(name), "metrics.jsonl")
+        with open(metrics, encoding="utf-8") as file:
+            text = file.read()
+        with open(metrics, "wb") as file:
+            changed = change(text)
+            file.write(changed if isinstance(changed, bytes) else changed.encode())
+        return self.path(name)
+
+
+class BadRuns(Directory):
+    def reason(self, path):
+        good = self.make("good")
+        selection = runs.select([good, path])
+        self.assertEqual([run.path for run in selection.runs], [good])
+        return dict(selection.left_out)[path]
+
+    def check(self, name, change, expected):
+        self.assertIn(expected, self.reason(self.spoil(name, change)))
+
+    def test_truncated_last_line(self):
+        self.check("cut", lambda text: text[:-30], "unfinished: it ends at step 400")
+
+    def test_garbage_line(self):
+        self.check("garbage", lambda text: text.replace('{"type": "step", "step": 7,', "\x00\x01garbage", 1), "line 8: expected a JSON")
+
+    def test_binary(self):
+        self.check("binary", lambda text: os.urandom(4096), "damaged")
+
+    def test_empty(self):
+        self.check("empty", lambda text: "", "empty")
+
+    def test_no_configuration(self):
+        self.check("headless", lambda text: text.split("\n", 1)[1], "not the configuration")
+
+    def test_configuration_without_attention(self):
+        self.check("nameless", lambda text: text.replace('"attention": {"name": "softmax"}', '"attention": 3', 1), '"attention"')
+
+    def test_nan_and_infinity(self):
+        for number, value in enumerate(("NaN", "Infinity", "1e999", '"text"', "true", "null", "-1", "[]")):
+            change = lambda text: re.sub(r'("step": 9, "tokens": \d+, "loss": )[0-9.]+', r"\g<1>" + value, text, count=1)  # noqa: E731
+            self.check(f"number{number}", change, 'expected a finite number "loss"')
+
+    def test_steps_backwards(self):
+        self.check("back", lambda text: text.replace('"step": 9,', '"step": 3,', 1), "backwards")
+
+    def test_deep_nesting(self):
+        self.check("deep", lambda text: text + "[" * 100000 + "\n", "expected a JSON object")
+
+    def test_missing(self):
+        self.assertIn("no such directory", self.reason(self.path("nothing")))
+        os.mkdir(self.path("bare"))
+        self.assertIn("metrics.jsonl is missing", self.reason(self.path("bare")))
+
+    def test_metrics_is_a_directory(self):
+        os.makedirs(self.path("folder/metrics.jsonl"))
+        self.assertIn("missing", self.reason(self.path("folder")))
+
+    def test_unfinished(self):
+        self.check("half", lambda text: "\n".join(text.split("\n")[:101]) + "\n", "unfinished: it ends at step")
+
+    def test_other_corpus(self):
+        self.make("first", seed=2)
+        other = self.make("other", seed=3, train="data/other/b_train.bin")
+        selection = runs.select([self.path("first"), self.make("good"), other])
+        self.assertIn("another corpus", dict(selection.left_out)[other])
+
+    def test_same_run_twice(self):
+        self.assertIn("the same attention, seed and options", self.reason(self.make("again")))
+
+
+class Comparisons(Directory):
+    def build(self, paths, **more):
+        source = page.Source()
+        for path in paths:
+            page.add_path(source, path)
+        return page.build(source, **more)
+
+    def test_groups_are_seeds(self):
+        paths = [self.make(f"{name}{seed}", name, seed, level) for name, level in (("softmax", 0.6), ("elu", 0.8)) for seed in (1, 2)]
+        rows = {row["label"]: row for row in self.build(paths).summary["rows"]}
+        self.assertEqual({label: row["loss"]["n"] for label, row in rows.items()}, {"softmax": 2, "elu": 2})
+        self.assertEqual(rows["softmax"]["verdict"], "reference")
+        self.assertEqual(rows["elu"]["verdict"], "worse")
+        self.assertEqual(rows["elu"]["peak_memory_mb"], 72.5)
+
+    def test_one_seed_is_said(self):
+        report = self.build([self.make("a"), self.make("b", "elu", 1, 0.8)])
+        self.assertEqual(report.summary["rows"][1]["verdict"], "n < 2")
+        self.assertTrue(any(note.startswith("n = 1") for note in report.summary["notes"]))
+
+    def test_different_options_are_not_seeds(self):
+        report = self.build([self.make("a"), self.make("b", seed=2, lr=0.1)])
+        self.assertEqual(sorted(row["label"] for row in report.summary["rows"]), ["softmax:lr=0.003", "softmax:lr=0.1"])
+        self.assertTrue(any("Not all else is equal: lr" in note for note in report.summary["notes"]))
+
+    def test_different_vocabularies_in_bits_per_byte_only(self):
+        other = made_up_runs.step_lines(400, 1.2, made_up_runs.random.Random(1), 100.0)
+        for record in other:
+            if record["type"] == "validation":  # half the tokens, twice the bytes of each: the same text
+                record["tokens"], record["bits_per_byte"] = 59113 / 2, record["loss"] / math.log(2) / 8
+        other.append({"type": "done", "step": 400, "seconds": 1.0, "peak_memory_mb": 1.0})
+        report = self.build([self.make("a"), self.make("b", "elu", lines=other, vocab=4096)])
+        self.assertEqual(report.summary["metric"], "bits_per_byte")
+        self.assertTrue(any("different vocabularies" in note for note in report.summary["notes"]))
+        for row in report.summary["rows"]:
+            self.assertIsNone(row["perplexity"])
+            self.assertIsNone(row["loss"]["mean"])
+        self.assertEqual(report.data["series"][0]["training"], [])
+
+    def test_another_text_under_another_vocabulary(self):
+        selection = runs.select([self.make("a"), self.make("b", seed=2),
+                                 self.make("c", "elu", 1, vocab=4096, lines=self.shorter_text())])
+        self.assertIn("another corpus", dict(selection.left_out)[self.path("c")])
+
+    @staticmethod
+    def shorter_text():
+        return [{"type": "step", "step": 1, "tokens": 9, "loss": 1.0, "tokens_per_second": 1.0, "seconds": 1.0},
+                {"type": "validation", "step": 1, "loss": 1.0, "bits_per_byte": 0.4, "tokens": 1000},
+                {"type": "done", "step": 1, "seconds": 1.0, "peak_memory_mb": 1.0}]
+
+    def test_gap_closed(self):
+        paths = [self.make(name, name, 1, level) for name, level in (("softmax", 0.5), ("elu", 0.75), ("uniform", 1.0))]
+        rows = {row["label"]: row["gap_closed"] for row in self.build(paths).summary["rows"]}
+        self.assertEqual((rows["softmax"], rows["uniform"]), (1.0, 0.0))
+        self.assertAlmostEqual(rows["elu"], 0.5, delta=0.05)
+
+    def test_unfinished_runs_only_when_watched(self):
+        path = self.spoil("live", lambda text: "\n".join(text.split("\n")[:201]) + "\n")
+        self.assertEqual(self.build([path]).summary["rows"], [])
+        watched = self.build([path], with_unfinished=True)
+        self.assertEqual(len(watched.summary["rows"]), 1)
+        self.assertTrue(any("Still training" in note for note in watched.summary["notes"]))
+
+    def test_results_are_json_and_markdown(self):
+        made_up_runs.write_comparison(self.path("cmp"), seeds=(1, 2))
+        report = page.load_comparison(self.path("cmp"))
+        self.assertEqual(len(json.loads(results.dump(report.summary))["rows"]), 10)
+        self.assertEqual(results.markdown(report.summary).count("\n| "), 11)
+
+    def test_crossover(self):
+        rows = made_up_runs.scaling_rows()
+        self.assertTrue(500 < measure.crossover(rows, "slay") < 1000)
+        self.assertIsNone(measure.crossover(rows, "yat"))
+
+    def test_scaling_files(self):
+        rows = made_up_runs.scaling_rows()
+        names = ["attention", "T", "forward_ms", "backward_ms", "peak_mb"]
+        forms = {"list": json.dumps(rows), "object": json.dumps({"rows": rows}), "lines": "\n".join(map(json.dumps, rows)),
+                 "tsv": "\n".join(["\t".join(names)] + ["\t".join(str(row[name]) for name in names) for row in rows])}
+        for name, text in forms.items():
+            with open(self.path(name), "w", encoding="utf-8") as file:
+                file.write(text)
+            self.assertEqual(measure.read_scaling(self.path(name)), rows, name)
+        with open(self.path("bad"), "w", encoding="utf-8") as file:
+            file.write('[{"attention": "x", "T": NaN, "forward_ms": 1}]')
+        self.assertRaises(ValueError, measure.read_scaling, self.path("bad"))
+
+
+HOSTILE = "</script><script>document.documentElement.dataset.hacked='yes'</script><img src=x onerror=alert(1)>\"'&"
+
+
+ODD_VALUES = [None, [], {}, "x", "", -1, 0, 1.5, 1e308, True, [[]], {"a": []}]
+
+
+class Odd(Directory):
+    """Every entry of every file replaced by something odd: a page or a reason, never an exception."""
+
+    def render(self, path):
+        source = page.Source()
+        page.add_path(source, path)
+        return page.render(page.build(source, with_unfinished=True))
+
+    def replace_each(self, file_path, record, path, prefix=()):
+        for key in list(record):
+            kept = record[key]
+            for value in ODD_VALUES:
+                record[key] = value
+                self.write(file_path)
+                self.assertIn("<!doctype html>", self.render(path), (*prefix, key, value))
+            record[key] = kept
+            if isinstance(kept, dict):
+                self.replace_each(file_path, kept, path, (*prefix, key))
+
+    def write(self, file_path):
+        with open(file_path, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(record) + "\n" for record in self.records)
+
+    def test_metrics(self):
+        run = self.make("run", {"name": "slay", "R": 3}, steps=8)
+        file_path = os.path.join(run, "metrics.jsonl")
+        with open(file_path, encoding="utf-8") as file:
+            self.records = [json.loads(line) for line in file]
+        for record in (self.records[0], self.records[1], self.records[2], self.records[-1]):
+            self.replace_each(file_path, record, run)
+
+    def test_files_of_a_comparison(self):
+        path = self.path("cmp")
+        os.mkdir(path)
+        self.make("cmp/a", steps=8)
+        plan = {"jobs": 2, "threads": 1, "command": "c", "runs": {"a": {"attention": "softmax", "command": "x"}}}
+        found = {"decode": {"softmax": {"1024": 5.0}}, "samples": {"softmax": "text"}, "notes": ["n"], "prompt": "p",
+                 "scaling": [{"attention": "softmax", "T": 8, "forward_ms": 1, "backward_ms": 1, "peak_mb": 1}]}
+        for name, record in (("compare.json", plan), ("measurements.json", found)):
+            self.records = [record]
+            self.replace_each(os.path.join(path, name), record, path)
+            self.write(os.path.join(path, name))
+
+
+class Pages(Directory):
+    def hostile_page(self):
+        run = self.make("run", {"name": HOSTILE}, train=HOSTILE)
+        bad = self.path("<b>bad" + HOSTILE.replace("/", ""))
+        os.mkdir(bad)
+        source = page.Source()
+        source.paths, source.labels, source.samples = [run, bad], {run: HOSTILE}, {HOSTILE: HOSTILE}
+        source.prompt, source.notes, source.plans = "</script>", [HOSTILE], [{"command": HOSTILE, "jobs": 2, "threads": "<b>"}]
+        source.scaling = [{"attention": HOSTILE, "T": 1, "forward_ms": 1, "backward_ms": 1, "peak_mb": 1}]
+        return page.render(page.build(source, title=HOSTILE))
+
+    def test_hostile_text_stays_text(self):
+        text = self.hostile_page()
+        self.assertEqual(len(re.findall(r"<script\b", text)), 2)
+        self.assertEqual(len(re.findall(r"</script>", text)), 2)
+        self.assertNotIn("<img", text)
+        self.assertNotIn("<b>bad", text)
+        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1]
+        self.assertEqual(json.loads(data)["title"], HOSTILE)
+
+    def test_nothing_is_fetched(self):
+        made_up_runs.write_comparison(self.path("cmp"))
+        text = page.render(page.load_comparison(self.path("cmp")))
+        text = text.replace("http://www.w3.org/2000/svg", "")
+        self.assertIsNone(re.search(r"https?://|<link|<iframe|@import|url\((?!#)|src=", text))
+        self.assertIn("default-src 'none'", text)
+
+    def test_parts_are_there(self):
+        made_up_runs.write_comparison(self.path("cmp"))
+        text = page.render(page.load_comparison(self.path("cmp")))
+        for part in ("answer", "dots", "results", "curves", "curve-tokens", "curve-time", "scaling-time", "scaling-memory",
+                     "samples", "method"):
+            self.assertIn(f'id="{part}"', text, part)
+
+    def test_watching_page_refreshes(self):
+        made_up_runs.write_comparison(self.path("cmp"))
+        report = page.load_comparison(self.path("cmp"))
+        self.assertIn('"refresh": 5', page.render(report, 5))
+        self.assertIn('"refresh": null', page.render(report))
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    result = unittest.main(exit=False, verbosity=1).result
+    failed = len({id(test) for test, _ in result.failures + result.errors})
+    print(f"{result.testsRun - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
