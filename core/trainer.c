@@ -620,6 +620,7 @@ int trainer_main(const Backend *backend, int argc, char **argv) {
     prepare(&trainer, argc, argv);
     stop_if(train(&trainer, &error), &trainer, &error);
     int signal = signal_of_all_ranks();
+    if (!signal) run_report_done(&trainer.run, trainer.step, trainer.tokens, elapsed(&trainer));
     char duration[32];
     run_print(&trainer.run, "%s %s/step_%08lld  %s  peak memory %.0f MB",
               signal ? "interrupted, saved:" : "done:", trainer.settings.out, (long long)trainer.step,

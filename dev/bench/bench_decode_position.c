@@ -49,8 +49,9 @@ static int create_model(GPT2 *model, const char *path, int position, Error *erro
         failed = saved && attention_from_json(&attention, &attention_config, saved, error);
     }
     if (!failed) {
-        gpt2_create(model, &config, attention, &attention_config, 0, 1, 0);
-        gpt2_initialize(model, 0.02);
+        gpt2_create(model, &config, attention, &attention_config, 0, 1, 0, RECOMPUTE_NONE);
+        ModelTensors tensors = gpt2_tensors(model);
+        model_initialize(&tensors, 1, 0.02);
     }
     checkpoint_close(&checkpoint);
     return failed ? -1 : 0;

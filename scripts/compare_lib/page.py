@@ -216,10 +216,13 @@ def notes_of(selection, groups, rows, source):
         jobs, threads = whole_number(plan.get("jobs")), whole_number(plan.get("threads"))
         if jobs and threads and jobs > 1:
             notes.append(f"Training speed was measured with {jobs} runs side by side, {plural(threads, 'thread')} each.")
-    unfinished = [run.name for run in selection.runs if not run.finished]
-    if unfinished:
-        notes.append(f"Still training, so their figures will change: {', '.join(unfinished)}.")
+    if unfinished_of(selection):
+        notes.append(f"Still training, so their figures will change: {', '.join(unfinished_of(selection))}.")
     return notes + source.notes
+
+
+def unfinished_of(selection):
+    return [run.name for run in selection.runs if not run.finished]
 
 
 def names(rows):
@@ -234,7 +237,7 @@ def findings_of(rows, scaling, metric):
     unit = "bits per byte" if metric == "bits_per_byte" else "nats per token"
     best = known[0]
     found = [f"Lowest validation loss: {best['label']} with {results.with_error(best[metric])} {unit}"
-             + (f" (n = {best[metric]['n']})." if best[metric]["n"] else ".")]
+             + (f" (n\u00a0=\u00a0{best[metric]['n']})." if best[metric]["n"] else ".")]
     for word, text in (("better", "Significantly better than softmax"), ("worse", "Significantly worse than softmax"),
                        ("not significant", "No significant difference to softmax")):
         chosen = [row for row in known if row["verdict"] == word]
@@ -319,31 +322,46 @@ def build(source, with_unfinished=False, take_samples=False, title=None):
     """Reads all runs and computes everything that the page shows."""
     selection = select(source.paths, with_unfinished)
     groups = group_runs(selection.runs, source.labels)
-    metric = "bits_per_byte" if selection.mixed_vocabulary else "loss"
     rows = results.tabulate(groups, source.decode, selection.mixed_vocabulary)
-    samples = collect_samples(source, groups, take_samples)
     order = [row["label"] for row in rows]
     groups.sort(key=lambda group: order.index(group.label))
-    commands = [(run.path, source.commands.get(run.path) or command_of(run)) for group in groups for run in group.runs]
-    summary = {
-        "title": title or (f"{len(groups)} attentions compared" if len(groups) != 1 else groups[0].label),
+    samples = collect_samples(source, groups, take_samples)
+    summary = summary_of(source, selection, groups, rows)
+    summary["title"] = title or (f"{len(groups)} attentions compared" if len(groups) != 1 else groups[0].label)
+    report = Report(summary, data_of(source, selection, groups, rows))
+    report.samples, report.prompt, report.scaling_shape = samples, source.prompt, source.scaling_shape
+    return report
+
+
+def metric_of(selection):
+    return "bits_per_byte" if selection.mixed_vocabulary else "loss"
+
+
+def summary_of(source, selection, groups, rows):
+    """What results.json holds."""
+    metric = metric_of(selection)
+    return {
+        "title": "",
         "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "metric": metric,
         "facts": facts_of(groups) if groups else [],
         "rows": rows,
         "findings": findings_of(rows, source.scaling, metric),
         "notes": notes_of(selection, groups, rows, source) if groups else [],
+        "unfinished": unfinished_of(selection),
         "left_out": source.left_out + selection.left_out,
         "command": next((str(plan.get("command", "")) for plan in source.plans), ""),
-        "commands": commands,
+        "commands": [(run.path, source.commands.get(run.path) or command_of(run)) for group in groups for run in group.runs],
         "configuration": groups[0].runs[0].configuration if groups else {},
     }
-    data = {"metric": metric, "series": series_of(groups, metric, selection.mixed_vocabulary),
-            "scaling": source.scaling, "floor": floor_of(groups, metric) if groups else None,
-            "crossings": crossings(source.scaling), "rows": [dot_row(row, metric) for row in rows]}
-    report = Report(summary, data)
-    report.samples, report.prompt, report.scaling_shape = samples, source.prompt, source.scaling_shape
-    return report
+
+
+def data_of(source, selection, groups, rows):
+    """What the page's script draws."""
+    metric = metric_of(selection)
+    return {"metric": metric, "series": series_of(groups, metric, selection.mixed_vocabulary), "scaling": source.scaling,
+            "floor": floor_of(groups, metric) if groups else None, "crossings": crossings(source.scaling),
+            "rows": [dot_row(row, metric) for row in rows]}
 
 
 def crossings(scaling):

@@ -53,6 +53,12 @@
     return value < 7200 ? trim((value / 60).toFixed(1)) + " min" : trim((value / 3600).toFixed(1)) + " h";
   }
 
+  let printing = false; // paper has its own width, whatever the window's is
+  function widthOf(holder) {
+    if (printing) return holder.closest(".pair") ? 460 : 940;
+    return Math.max(280, holder.clientWidth);
+  }
+
   // ---- scales
 
   function linear(low, high) {
@@ -97,7 +103,7 @@
   // ---- a chart of lines: series [{label, attention, variant, points: [{x, y, low, high}]}]
 
   function chart(holder, spec) {
-    const width = Math.max(280, holder.clientWidth), height = Math.round(Math.min(360, Math.max(250, width * 0.66)));
+    const width = widthOf(holder), height = Math.round(Math.min(360, Math.max(250, width * 0.66)));
     const named = spec.names && width >= 420;
     const longest = Math.max(0, ...spec.series.map((s) => Math.min(NAME_LENGTH, s.label.length)));
     const frame = { left: 48, right: named ? 16 + 7.6 * longest : 14, top: 26, bottom: 42 };
@@ -288,7 +294,7 @@
   function dots() { // final losses, one line each
     const holder = document.querySelector("#dots .plot"), rows = data.rows.filter((row) => row.mean !== null);
     if (!holder || !rows.length) return;
-    const width = Math.max(280, holder.clientWidth), line = 26, phone = width < 560;
+    const width = widthOf(holder), line = 26, phone = width < 560;
     const longest = Math.max(...rows.map((row) => row.label.length));
     const frame = { left: Math.min(phone ? 120 : 190, 14 + 7.4 * longest), right: phone ? 16 : 130, top: 30, bottom: 40 };
     const inner = width - frame.left - frame.right, height = frame.top + line * rows.length + frame.bottom, bottom = height - frame.bottom;
@@ -437,6 +443,7 @@
   if (data.refresh) setTimeout(refresh, 1000 * data.refresh);
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
-  addEventListener("beforeprint", draw);
+  addEventListener("beforeprint", () => { printing = true; draw(); });
+  addEventListener("afterprint", () => { printing = false; draw(); });
   document.documentElement.dataset.ready = "yes";
 })();
