@@ -94,7 +94,7 @@ def measure_scaling(entries, heads, size, tell):
 
 
 def read_scaling(path):
-    """Rows from a file of bench_attention_scaling: a JSON list, an object with "rows", JSON lines, or a TSV with a header."""
+    """Rows from a file: the TSV of bench_attention_scaling, a TSV with a header, a JSON list, {"rows": ...}, or JSON lines."""
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(1 << 26)
     whole = parse_json(text)
@@ -102,37 +102,57 @@ def read_scaling(path):
         whole = whole["rows"]
     if not isinstance(whole, list):
         whole = read_lines(text)
-    rows = [row for row in map(check_scaling, whole) if row]
+    rows = same_passes([row for row in map(check_scaling, whole) if row])
     if not rows:
         raise ValueError(f"{path}: expected rows of attention, T, forward_ms, backward_ms, peak_mb, found none")
     return rows
 
 
+BENCH_COLUMNS = ["attention", "T", "forward_ms", "both_ms", "forward_mb", "both_mb"]
+
+
 def read_lines(text):
     lines = [line for line in text.splitlines() if line.strip()]
-    if lines and "\t" in lines[0]:
-        names = lines[0].split("\t")
-        return [dict(zip(names, map(number_or_text, line.split("\t")))) for line in lines[1:]]
-    return [parse_json(line) for line in lines]
+    if not lines or "\t" not in lines[0]:
+        return [parse_json(line) for line in lines]
+    names = lines.pop(0).split("\t") if lines[0].startswith("attention\t") else BENCH_COLUMNS
+    return [dict(zip(names, map(number_or_text, line.split("\t")))) for line in lines]
 
 
 def number_or_text(text):
+    """A number, a text, or None for a dash."""
     try:
         return float(text)
     except ValueError:
-        return text
+        return None if text == "-" else text
 
 
 def check_scaling(row):
     """The row with what is known and sensible; None without a name, a length and a time."""
     if not isinstance(row, dict) or not isinstance(row.get("attention"), str):
         return None
-    numbers = {key: finite_number(row.get(key)) for key in ("T", "forward_ms", "backward_ms", "peak_mb")}
-    if any(value is not None and value < 0 for value in numbers.values()):
+    keys = ("T", "forward_ms", "backward_ms", "both_ms", "forward_mb", "both_mb", "peak_mb")
+    found = {key: finite_number(row.get(key)) for key in keys}
+    if any(value is not None and value < 0 for value in found.values()) or not found["T"] or not found["forward_ms"]:
         return None
-    if not numbers["T"] or not numbers["forward_ms"]:
-        return None
-    return {"attention": row["attention"], **numbers}
+    if found["both_ms"] is not None:
+        found["backward_ms"] = max(0.0, found["both_ms"] - found["forward_ms"])
+    peak = next((found[key] for key in ("peak_mb", "both_mb") if found[key] is not None), None)
+    return {"attention": row["attention"], "T": found["T"], "forward_ms": found["forward_ms"],
+            "backward_ms": found["backward_ms"], "peak_mb": peak, "forward_mb": found["forward_mb"]}
+
+
+def same_passes(rows):
+    """Backward for all or for none: a line that loses it half-way would bend for no reason."""
+    partly = any(row["backward_ms"] is None for row in rows)
+    return [{"attention": row["attention"], "T": row["T"], "forward_ms": row["forward_ms"],
+             "backward_ms": None if partly else row["backward_ms"],
+             "peak_mb": row["forward_mb"] if partly and row["forward_mb"] is not None else row["peak_mb"]} for row in rows]
+
+
+def passes(rows):
+    """What the times of these rows are of, in words."""
+    return "forward" if any(row["backward_ms"] is None for row in rows) else "forward and backward"
 
 
 def crossover(rows, name, reference="softmax"):

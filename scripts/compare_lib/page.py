@@ -86,7 +86,7 @@ def add_measurements(source, path):
     source.prompt = found.get("prompt") if isinstance(found.get("prompt"), str) else ""
     source.scaling_shape = str(found.get("scaling_shape", ""))
     if isinstance(found.get("scaling"), list):
-        source.scaling = [row for row in map(measure.check_scaling, found["scaling"]) if row]
+        source.scaling = measure.same_passes([row for row in map(measure.check_scaling, found["scaling"]) if row])
     if os.path.isfile(os.path.join(path, "scaling.json")):
         source.scaling, source.scaling_shape = measure.read_scaling(os.path.join(path, "scaling.json")), ""
 
@@ -259,7 +259,7 @@ def cost_findings(rows, scaling):
     crossings = [f"{label} from T ≈ {length:.0f}" if length else f"{label} at every length measured"
                  for label, length in crossings if length is not None and label not in (results.REFERENCE, results.FLOOR)]
     if crossings:
-        found.append("Faster than softmax, forward and backward of the attention alone: " + "; ".join(crossings) + ".")
+        found.append(f"Faster than softmax, {measure.passes(scaling)} of the attention alone: {'; '.join(crossings)}.")
     return found
 
 
@@ -488,7 +488,7 @@ def scaling_section(report):
     if not report.data["scaling"]:
         return ""
     shape = f" ({text(report.scaling_shape)})" if report.scaling_shape else ""
-    caption = (f"The attention alone{shape}, forward and backward, on logarithmic axes: milliseconds, then peak memory of "
+    caption = (f"The attention alone{shape}, {measure.passes(report.data['scaling'])}, on logarithmic axes: milliseconds, then peak memory of "
                "the process, against the length of the sequence. A ring marks where a line crosses below softmax for "
                "good; from there on it is the cheaper one.")
     return section("scaling", "Cost by length", '<div class="pair">' + figure("scaling-time", "")

@@ -278,6 +278,10 @@ class Comparisons(Directory):
             with open(self.path(name), "w", encoding="utf-8") as file:
                 file.write(text)
             self.assertEqual(measure.read_scaling(self.path(name)), rows, name)
+        with open(self.path("bench"), "w", encoding="utf-8") as file:
+            file.write("softmax\t128\t1.0\t3.0\t10.0\t20.0\nsoftmax\t256\t4.0\t-\t11.0\t-\n")
+        self.assertEqual([(row["backward_ms"], row["peak_mb"]) for row in measure.read_scaling(self.path("bench"))],
+                         [(None, 10.0), (None, 11.0)])
         with open(self.path("bad"), "w", encoding="utf-8") as file:
             file.write('[{"attention": "x", "T": NaN, "forward_ms": 1}]')
         self.assertRaises(ValueError, measure.read_scaling, self.path("bad"))
