@@ -206,12 +206,7 @@ def notes_of(selection, groups, rows, source):
                      "in bits per byte of the validation text, and in nothing else.")
     for key, values in unequal_options(groups).items():
         notes.append(f"Not all else is equal: {key} is {', '.join(values)}.")
-    single = [row["label"] for row in rows if row["bits_per_byte"]["n"] < 2 and row["loss"]["n"] < 2]
-    if single:
-        notes.append(f"n = 1, so there is no error and no test: {', '.join(single)}.")
-    elif rows and min(max(row["loss"]["n"], row["bits_per_byte"]["n"]) for row in rows) < 3:
-        notes.append("With two seeds the standard error is a rough guess and the test is weak: a difference that is not "
-                     "significant here may still be real.")
+    notes += notes_on_seeds(rows) + notes_on_floor(rows)
     for plan in source.plans:
         jobs, threads = whole_number(plan.get("jobs")), whole_number(plan.get("threads"))
         if jobs and threads and jobs > 1:
@@ -219,6 +214,27 @@ def notes_of(selection, groups, rows, source):
     if unfinished_of(selection):
         notes.append(f"Still training, so their figures will change: {', '.join(unfinished_of(selection))}.")
     return notes + source.notes
+
+
+def notes_on_seeds(rows):
+    counts = {row["label"]: max(row["loss"]["n"], row["bits_per_byte"]["n"]) for row in rows}
+    single = [label for label, n in counts.items() if n < 2]
+    if single:
+        return [f"n = 1, so there is no error and no test: {', '.join(single)}."]
+    if counts and min(counts.values()) < 3:
+        return ["With two seeds the standard error is a rough guess and the test is weak: a difference that is not significant "
+                "here may still be real."]
+    return []
+
+
+def notes_on_floor(rows):
+    """The floor is of use only when softmax is above it."""
+    reference = results.find_row(rows, results.REFERENCE)
+    test = reference and reference["against_uniform"]
+    if not test or test["p"] is None or (test["p_corrected"] < results.SIGNIFICANT and test["difference"] < 0):
+        return []
+    return ["Softmax is not shown to be better than uniform averaging here, so the share of the gap that is closed means little: "
+            "a longer run, more seeds or a harder corpus would tell more."]
 
 
 def unfinished_of(selection):
