@@ -51,7 +51,7 @@ void run_report_validation(Run *run, const ValidationReport *report);
 void run_report_event(Run *run, int64_t step, const char *event, const char *text); // "saved", "skipped", ...
 // The last line of a run that reached its end; without it a run is still going on or was interrupted.
 void run_report_done(Run *run, int64_t step, int64_t tokens, double elapsed);
-void run_print(Run *run, const char *format, ...) PRINTF_LIKE(2, 3);                // a line of its own on the console
+void run_print(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); // a line of its own on the console
 
 // SIGINT and SIGTERM: the signal's number once one has come, else 0. A second SIGINT ends the process at once. SIGUSR1
 // counts as SIGTERM: mpirun hands it on and waits, where after SIGTERM it leaves its processes one second.
