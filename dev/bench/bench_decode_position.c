@@ -114,7 +114,7 @@ int main(int argc, char **argv) {
     threads_use(settings.threads);
     die_if(create_model(&model, settings.model, settings.position, &error), &error);
     check_memory(&model);
-    decoder_create(&decoder, &model);
+    decoder_create(&decoder, &model, WEIGHTS_FP32, 0);
     fill_cache(&decoder);
     measure(&decoder, settings.position, 0.1 * settings.seconds); // warms up
     double seconds = measure(&decoder, settings.position, settings.seconds);
