@@ -35,7 +35,7 @@ mkdir "$work/data" || exit 1
     ./tokenize encode --vocab-file "$work/data/vocab.tiktoken" --validation-file "$work/data/val.txt" --out "$work/data/toy" \
         "$work/data/train.txt"
 } >"$work/out" 2>&1 || fail "a corpus" "$(tail -n 3 "$work/out")"
-steps=400
+steps=300
 compare() { # out, more options; standard output and error go to $work/out and $work/err
     scripts/compare --out "$@" >"$work/out" 2>"$work/err" </dev/null
 }
@@ -89,7 +89,7 @@ done_runs=$(cat "$cut"/*/metrics.jsonl | grep -c '"type": "done"')
 if [ "$done_runs" -lt 4 ]; then pass; else fail "interrupted: all runs were over already"; fi
 compare "$cut" &
 running=$!
-wait_for_steps 600
+wait_for_steps 450
 kill -9 "$(cat "$cut/lock")" 2>/dev/null
 wait $running 2>/dev/null
 running=""

@@ -15,6 +15,7 @@ from .settings import as_words, parse_attention
 
 BUILD = os.environ.get("BUILD", "build")
 DECODE_PROGRAM, ATTENTION_PROGRAM = f"{BUILD}/bench_decode_position", f"{BUILD}/attention_eval"
+CLEARLY_FASTER = 0.9  # of softmax's time at the longest sequence, for a crossing that is more than noise
 SCALING_LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 SAMPLE_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE = 160, 1, 0.7
 
@@ -165,7 +166,7 @@ def crossover(rows, name, reference="softmax"):
     ours, theirs = times(name), times(reference)
     lengths = sorted(set(ours) & set(theirs))
     ratios = [math.log(ours[T] / theirs[T]) if ours[T] > 0 and theirs[T] > 0 else None for T in lengths]
-    if not lengths or None in ratios or ratios[-1] >= 0:
+    if not lengths or None in ratios or ratios[-1] > math.log(CLEARLY_FASTER):
         return None
     last = max((i for i, ratio in enumerate(ratios) if ratio >= 0), default=None)
     if last is None:
