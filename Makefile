@@ -37,7 +37,7 @@ LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard co
 # A test named *_gradient.c is compiled in double precision, with the library to match.
 GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter %_gradient.c,$(TEST_SOURCES))))
 TESTS           := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter-out %_gradient.c,$(TEST_SOURCES)))) $(BUILD)/test_gpt2
-TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh,$(wildcard core/test_*.sh attention/test_*.sh dataloader/test_*.sh scripts/test_*.sh)) \
+TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh,$(wildcard core/test_*.sh attention/test_*.sh dataloader/test_*.sh scripts/test_*.sh)) \
                    dev/cuda_on_cpu/test_harness.sh
 
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
@@ -91,6 +91,7 @@ $(BUILD)/test_%: $(BUILD)/float/dataloader/test_%.o $(BUILD)/libslay.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 
 include dev/cuda_on_cpu/harness.mk
+include core/cuda.mk
 
 setup:
 	@scripts/setup.sh
@@ -98,9 +99,9 @@ test: setup
 	@dev/cuda_on_cpu/headers.sh >/dev/null || true
 	@$(MAKE) --no-print-directory -s -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory -s run-tests
-test-programs: all $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(COMPARE_TOOLS)
+test-programs: all $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(COMPARE_TOOLS)
 run-tests:
-	@scripts/run_tests.sh $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(TEST_SCRIPTS)
+	@scripts/run_tests.sh $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(CUDA_FAST_SCRIPTS) $(TEST_SCRIPTS)
 test-interop: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/test_interop.sh
@@ -118,11 +119,11 @@ bench: setup
 check:
 	@$(MAKE) --no-print-directory -s -j$$(nproc) EXTRA_CFLAGS="$(EXTRA_CFLAGS) -Werror" $(OBJECTS) $(DOUBLE_OBJECTS) \
 	    $(patsubst %.c,$(BUILD)/float/%.o,$(PROGRAM_SOURCES) $(filter-out %_gradient.c,$(TEST_SOURCES)) \
-	    train_gpt2.c sample_gpt2.c test_gpt2.c $(wildcard dev/*.c dev/bench/*.c)) \
+	    train_gpt2.c sample_gpt2.c test_gpt2.c test_gpt2_twin.c $(wildcard dev/*.c dev/bench/*.c)) \
 	    $(patsubst %.c,$(BUILD)/double/%.o,$(filter %_gradient.c,$(TEST_SOURCES)) test_gpt2.c)
 
 clean:
-	rm -rf $(BUILD) $(PROGRAMS)
+	rm -rf $(BUILD) $(PROGRAMS) $(PROGRAMS:%=%_cuda) $(PROGRAMS:%=%_cuda_fp32)
 help:
 	@echo "make              the programs: $(PROGRAMS)"
 	@echo "make quickstart   set up, build, train a small GPT on generated stories, show what it writes"
@@ -131,10 +132,10 @@ help:
 	@echo "                  scripts/compare --help)"
 	@echo "make test         set up, build, run every test"
 	@echo "make test-cuda    the GPU's tests on the CPU; -check, -asan, -schedules, -lazy, -valgrind: dev/cuda_on_cpu/README.md"
-	@echo "make test-gpu     the same tests with nvcc on a GPU"
 	@echo "make check        compile everything with warnings as errors"
 	@echo "make test-interop compare with tiktoken and transformers (makes its own Python environment)"
 	@echo "make bench        side-by-side benchmarks"
+	@echo "make cuda         the GPU programs (needs nvcc); make test-gpu bench-gpu cuda-report: docs/gpu.md"
 	@echo "make clean        remove what make built; data/ and runs/ stay"
 	@echo "variables         CC=clang  ARCH=x86-64-v3  OPT='-O1 -g'  EXTRA_CFLAGS=-fsanitize=address"
 

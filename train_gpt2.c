@@ -820,20 +820,23 @@ static void backend_print_memory(const void *backend_model) {
     printf("in all %.1f MB\n", total);
 }
 
+static const Backend cpu_backend = {.create = backend_create,
+                                    .free = backend_free,
+                                    .tensors = backend_tensors,
+                                    .gradients = backend_gradients,
+                                    .evaluate = backend_evaluate,
+                                    .update = backend_update,
+                                    .sums_over_ranks = 1,
+                                    .join_moments = backend_join_moments,
+                                    .split_moments = backend_split_moments,
+                                    .find_trouble = backend_find_trouble,
+                                    .flops_per_token = backend_flops_per_token,
+                                    .machine_gflops = matmul_measure_gflops,
+                                    .print_memory = backend_print_memory};
+
+#ifndef GPT2_BACKEND_ONLY // test_gpt2_twin.c compares it with the GPU's
 int main(int argc, char **argv) {
-    static const Backend cpu = {.create = backend_create,
-                                .free = backend_free,
-                                .tensors = backend_tensors,
-                                .gradients = backend_gradients,
-                                .evaluate = backend_evaluate,
-                                .update = backend_update,
-                                .sums_over_ranks = 1,
-                                .join_moments = backend_join_moments,
-                                .split_moments = backend_split_moments,
-                                .find_trouble = backend_find_trouble,
-                                .flops_per_token = backend_flops_per_token,
-                                .machine_gflops = matmul_measure_gflops,
-                                .print_memory = backend_print_memory};
-    return trainer_main(&cpu, argc, argv);
+    return trainer_main(&cpu_backend, argc, argv);
 }
+#endif
 #endif

@@ -101,6 +101,7 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("optimisation", "beta1", 0, OPTION_FLOAT, beta1, 0, 0.999999, NULL, "AdamW's first moment"),
         SETTING("optimisation", "beta2", 0, OPTION_FLOAT, beta2, 0, 0.999999, NULL, "AdamW's second moment"),
         SETTING("optimisation", "adam-eps", 0, OPTION_FLOAT, adam_eps, 0, 1, NULL, "AdamW's epsilon"),
+        SETTING("batch", "graphs", 0, OPTION_FLAG, graphs, 0, 1, NULL, "on a GPU: launch a micro-batch as one CUDA graph"),
         SETTING("reporting", "val-every", 'v', OPTION_LONG, val_every, 0, 1e12, NULL, "steps between validations; 0: only at the end"),
         SETTING("reporting", "val-tokens", 0, OPTION_LONG, val_tokens, 1, 1e15, NULL, "tokens of the fixed validation set, from its start"),
         SETTING("reporting", "save-every", 's', OPTION_LONG, save_every, 0, 1e12, NULL, "steps between checkpoints; 0: only at the end"),
@@ -115,7 +116,7 @@ static void add_optimisation_options(Options *options, Settings *settings) {
 
 void settings_options(Options *options, Settings *settings) {
     options->usage = "usage: train_gpt2 --train SHARDS [options]\n"
-                     "Trains a GPT-2 with a choice of attentions on token shards (see ./tokenize), on the CPU.";
+                     "Trains a GPT-2 with a choice of attentions on token shards (see ./tokenize).";
     options->closing =
         "examples\n"
         "  ./train_gpt2 --train 'data/stories/*_train_*.bin' --val 'data/stories/*_val_*.bin' \\\n"
@@ -192,7 +193,7 @@ static int is_attention_option(const Option *option) {
 }
 
 json_t *settings_to_json(const Options *options) {
-    static const char *const of_this_call[] = {"out", "resume", "init", "force", "quiet", "profile"};
+    static const char *const of_this_call[] = {"out", "resume", "init", "force", "quiet", "profile", "graphs"};
     json_t *json = options_to_json(options);
     for (size_t i = 0; i < sizeof of_this_call / sizeof *of_this_call; i++) json_object_del(json, of_this_call[i]);
     for (int i = 0; i < options->count; i++)

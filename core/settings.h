@@ -48,6 +48,7 @@ typedef struct {
     int keep_last;
     int64_t keep_every;
     int quiet, profile;
+    int graphs; // GPU: a micro-batch is one CUDA graph
     int threads;
 } Settings;
 

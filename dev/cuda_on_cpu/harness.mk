@@ -5,11 +5,16 @@
 CUDA_TEST_SOURCES    := $(wildcard core/test_*_gpu.cu attention/test_*_gpu.cu dataloader/test_*_gpu.cu test_gpt2.cu)
 CUDA_LIBRARY_SOURCES := $(filter-out $(CUDA_TEST_SOURCES),$(wildcard core/*.cu attention/*.cu))
 CUDA_TESTS           := $(patsubst %.cu,%,$(notdir $(CUDA_TEST_SOURCES)))
+# The layers' progressions from naive to shipped kernels, dev/cuda/*.cu; each version is checked: make test-cuda-cases.
+CUDA_CASES           := layernorm linear_gelu classifier adamw embedding_backward
 CUDACC               := dev/cuda_on_cpu/cudacc
 CUDACC_PARTS         := $(CUDACC) dev/cuda_on_cpu/rewrite_cuda.py $(wildcard dev/cuda_on_cpu/include/*.h dev/cuda_on_cpu/include/*/*.h)
 CUDA_FLAGS           := -Wall -Wextra -fopenmp $(filter -D%,$(CONFIG_CFLAGS)) $(EXTRA_CUDA_FLAGS)
 # Empty where there are no CUDA headers; then no .cu file is compiled and test_harness.sh says so.
 CUDA_HEADERS         := $(shell dev/cuda_on_cpu/headers.sh --find)
+
+# A C file X_twin.c beside a test X.cu is linked with it: what the test compares with.
+twin_of = $(patsubst %.c,$(BUILD)/float/%.o,$(wildcard $(basename $(1))_twin.c))
 
 # ---- rules for one mode and precision: $(1) mode, $(2) suffix of the directory, $(3) flags
 define cuda_rules
@@ -19,29 +24,41 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/%.o: %.cu $(CUDACC_PARTS)
 $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/cuda_on_cpu/$(1)$(2)/%.o)
 	@rm -f $$@
 	ar rcs $$@ $$^
+$(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2: $(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2.o \
+    $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
+$(foreach case,$(CUDA_CASES),
+$(BUILD)/cuda_on_cpu/$(1)$(2)/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case).o $(BUILD)/float/test_gpt2_twin.o \
+    $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
+)
 $(foreach test,$(CUDA_TEST_SOURCES),
 $(BUILD)/cuda_on_cpu/$(1)$(2)/$(notdir $(basename $(test))): $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)).o \
-    $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+    $(call twin_of,$(test)) $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )
 endef
 $(foreach mode,fast check asan valgrind,$(eval $(call cuda_rules,$(mode),,))$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
 
-$(BUILD)/cuda_on_cpu/%/test_parallel_gpu: LDLIBS += $(CONFIG_MPI_LIBS)
-$(BUILD)/gpu/test_parallel_gpu $(BUILD)/gpu-bf16/test_parallel_gpu: LDLIBS += $(CONFIG_MPI_LIBS) -lnccl
+$(foreach program,test_parallel_gpu test_gpt2 train_gpt2 $(CUDA_CASES),$(BUILD)/cuda_on_cpu/%/$(program)): LDLIBS += $(CONFIG_MPI_LIBS)
 
 cuda_tests_of = $(if $(CUDA_HEADERS),$(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%)))
 CUDA_FAST_TESTS     := $(call cuda_tests_of,fast)
+# The trainer as a program, and the script that runs it.
+CUDA_FAST_PROGRAMS  := $(if $(CUDA_HEADERS),$(BUILD)/cuda_on_cpu/fast/train_gpt2 $(BUILD)/cuda_on_cpu/fast-bf16/train_gpt2)
+CUDA_FAST_SCRIPTS   :=
 CUDA_CHECK_TESTS    := $(call cuda_tests_of,check)
 CUDA_ASAN_TESTS     := $(call cuda_tests_of,asan)
 CUDA_VALGRIND_TESTS := $(call cuda_tests_of,valgrind)
 
 # ---- targets
-.PHONY: test-harness test-cuda test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy test-gpu
+.PHONY: test-harness test-cuda test-cuda-cases test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy
 test-harness: $(BUILD)/config.mk
 	@dev/cuda_on_cpu/headers.sh >/dev/null || true
 	@WITH_VALGRIND=1 scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
 test-cuda: $(CUDA_FAST_TESTS)
+	@scripts/run_tests.sh $^
+test-cuda-cases: $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
 	@scripts/run_tests.sh $^
 test-cuda-check: $(CUDA_CHECK_TESTS)
 	@scripts/run_tests.sh $^
@@ -58,27 +75,6 @@ test-cuda-schedules: $(CUDA_FAST_TESTS)
 	    echo "random order, CUDA_ON_CPU_SEED=$$seed"; \
 	    CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=$$seed scripts/run_tests.sh $^; \
 	done
-
-# ---- the same tests on a real GPU
-NVCC       ?= nvcc
-CUDA_ARCH  ?= native
-NVCC_FLAGS := -std=c++17 -O3 -arch=$(CUDA_ARCH) -Xcompiler -fopenmp
-GPU_TESTS  := $(foreach precision,gpu gpu-bf16,$(CUDA_TESTS:%=$(BUILD)/$(precision)/%))
-define gpu_rules
-$(BUILD)/$(1)/%.o: %.cu
-	@mkdir -p $$(@D)
-	$(NVCC) $(NVCC_FLAGS) $(2) -MMD -c $$< -o $$@
-$(BUILD)/$(1)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/$(1)/%.o)
-	@rm -f $$@
-	ar rcs $$@ $$^
-$(foreach test,$(CUDA_TEST_SOURCES),
-$(BUILD)/$(1)/$(notdir $(basename $(test))): $(BUILD)/$(1)/$(basename $(test)).o $(BUILD)/$(1)/libslay_cuda.a $(BUILD)/libslay.a
-	$(NVCC) $(NVCC_FLAGS) $$(filter %.o %.a,$$^) -lcublas -lcublasLt $$(LDLIBS) -o $$@
-)
-endef
-$(eval $(call gpu_rules,gpu,))$(eval $(call gpu_rules,gpu-bf16,-DPRECISION_BF16))
-test-gpu: $(GPU_TESTS)
-	@scripts/run_tests.sh $^
 
 # ---- do the tests notice broken kernels? MUTANT_FILES and MUTANT_TESTS choose; MUTANT_OPTIONS='--sample 100'
 MUTANT_FILES ?= $(CUDA_LIBRARY_SOURCES) $(wildcard core/*.cuh attention/*.cuh)

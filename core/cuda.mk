@@ -1,0 +1,69 @@
+# The GPU programs, by nvcc. Nothing here runs unless one of these goals is asked for.
+#   make cuda          train_gpt2_cuda (bf16) and train_gpt2_cuda_fp32 for the architectures in CUDA_ARCH, and PTX
+#   make test-gpu      every .cu test on a real GPU
+#   make bench-gpu     measures attentions and training on a real GPU; prints tables ready to paste
+#   make cuda-report   registers, occupancy and roofline estimates of every kernel, into docs/cuda_report.md
+# Variables: CUDA_ARCH=80 for one architecture, TF32=1 for TF32 products in the fp32 programs, CUDA_HOME for another toolkit.
+CUDA_ARCH ?= 80 90 100 120
+NVCC_GOALS := cuda test-gpu bench-gpu cuda-report
+ifneq ($(filter $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench,$(MAKECMDGOALS)),)
+-include $(BUILD)/cuda.mk
+-include $(shell find $(BUILD)/cuda -name '*.dep' 2>/dev/null)
+endif
+$(BUILD)/cuda.mk: scripts/setup_cuda.sh
+	@scripts/setup_cuda.sh
+
+NVCC_GENCODE := $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+    -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+NVCC_OPTIONS  = -std=c++17 -O3 -lineinfo -I. -Xcompiler -Wall,-Wextra $(NVCC_GENCODE) $(NVCC_FOUND)
+comma        := ,
+NVCC_LINK     = $(NVCC) -o $@ $(filter %.o,$^) $(BUILD)/libslay.a $(CONFIG_LIBS) -lm -Xcompiler -fopenmp $(NVCC_LIBS) \
+    $(subst -pthread,-Xcompiler -pthread,$(patsubst -Wl$(comma)%,-Xlinker %,$(CONFIG_MPI_LIBS)))
+NVCC_WITHOUT := $(if $(findstring HAVE_NCCL,$(NVCC_FOUND)),,core/parallel_nccl.cu core/test_parallel_gpu.cu)
+NVCC_LIBRARY := $(filter-out core/test_% attention/test_% $(NVCC_WITHOUT),$(wildcard core/*.cu attention/*.cu))
+NVCC_PLAIN_TESTS := $(patsubst %.cu,%,$(notdir $(wildcard attention/test_*_gpu.cu)))
+NVCC_CORE_TESTS  := $(patsubst %.cu,%,$(notdir $(filter-out $(NVCC_WITHOUT),$(wildcard core/test_*_gpu.cu))))
+NVCC_TESTS   := $(NVCC_PLAIN_TESTS) $(NVCC_CORE_TESTS) test_gpt2
+NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/launch_sizes.cu,$(wildcard dev/cuda/*.cu)))
+NVCC_SOURCES  = $(NVCC_LIBRARY) $(wildcard core/test_*_gpu.cu attention/test_*_gpu.cu dev/cuda/*.cu dev/bench/*.cu *.cu)
+NVCC_PROGRAMS := $(patsubst %.cu,%_cuda,$(wildcard train_gpt2.cu sample_gpt2.cu))
+NVCC_bf16    := -DPRECISION_BF16
+NVCC_fp32    := $(if $(TF32),-DALLOW_TF32)
+
+# Static rules: patterns that match each other's results would make `make` search without end.
+# One set of rules for each precision: $(1) its name, $(2) what the programs' names end in.
+define nvcc_rules
+$(NVCC_SOURCES:%.cu=$(BUILD)/cuda/$(1)/%.o): $(BUILD)/cuda/$(1)/%.o: %.cu $(BUILD)/cuda.mk
+	@mkdir -p $$(@D)
+	$$(NVCC) $$(NVCC_OPTIONS) $$(NVCC_$(1)) -MMD -MP -MF $$(@:.o=.dep) -c -o $$@ $$<
+NVCC_OBJECTS_$(1) := $(NVCC_LIBRARY:%.cu=$(BUILD)/cuda/$(1)/%.o)
+train_gpt2_cuda$(2) sample_gpt2_cuda$(2): %_cuda$(2): $(BUILD)/cuda/$(1)/%.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+	$$(NVCC_LINK)
+$(NVCC_PLAIN_TESTS:%=$(BUILD)/cuda/$(1)/%): $(BUILD)/cuda/$(1)/%: $(BUILD)/cuda/$(1)/attention/%.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+	$$(NVCC_LINK)
+$(NVCC_CORE_TESTS:%=$(BUILD)/cuda/$(1)/%): $(BUILD)/cuda/$(1)/%: $(BUILD)/cuda/$(1)/core/%.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+	$$(NVCC_LINK)
+$(BUILD)/cuda/$(1)/test_gpt2: $(BUILD)/cuda/$(1)/test_gpt2.o $(BUILD)/float/test_gpt2_twin.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+	$$(NVCC_LINK)
+$(NVCC_CASES:%=$(BUILD)/cuda/$(1)/%): $(BUILD)/cuda/$(1)/%: $(BUILD)/cuda/$(1)/dev/cuda/%.o $(BUILD)/float/test_gpt2_twin.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+	$$(NVCC_LINK)
+$(BUILD)/cuda/$(1)/bench_gpu: $(BUILD)/cuda/$(1)/dev/bench/bench_gpu.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+	$$(NVCC_LINK)
+endef
+$(eval $(call nvcc_rules,bf16,))
+$(eval $(call nvcc_rules,fp32,_fp32))
+
+.PHONY: $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench
+cuda: $(BUILD)/cuda.mk $(BUILD)/config.mk
+	@$(MAKE) --no-print-directory nvcc-programs
+nvcc-programs: $(NVCC_PROGRAMS) $(NVCC_PROGRAMS:%=%_fp32)
+nvcc-tests: $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%))
+nvcc-bench: train_gpt2_cuda $(foreach case,bench_gpu $(NVCC_CASES),$(BUILD)/cuda/bf16/$(case)) stories tokenize
+test-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
+	@$(MAKE) --no-print-directory -s nvcc-tests
+	@scripts/run_tests.sh $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%))
+bench-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
+	@$(MAKE) --no-print-directory -s nvcc-bench
+	@dev/bench/bench_gpu.sh
+cuda-report: $(BUILD)/cuda.mk $(BUILD)/attention_flops
+	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --flops $(BUILD)/attention_flops --out docs/cuda_report.md

@@ -1,0 +1,44 @@
+// GPT-2's parameters on the device, with copies of what goes into files in host memory (core/gpt2_parameters.h).
+//
+// The numbers stand in flat arrays with the same offsets in all of them, so that norm and AdamW are a launch or two over
+// everything. Matrices come first, wte as the last of them with rows of zeros behind its last token; then the vectors,
+// which have no weight decay. Gaps between tensors are zeros.
+#ifndef CORE_PARAMETERS_GPU_H
+#define CORE_PARAMETERS_GPU_H
+
+#include "arena_gpu.h"
+#include "cuda_common.h"
+
+extern "C" {
+#include "arena.h"
+#include "gpt2_parameters.h"
+}
+
+typedef struct {
+    Parameter *list; // with host memory for value, m and v
+    int count;
+    size_t *offsets;              // (count): where each parameter begins
+    size_t matrix_end;            // of the last matrix's last number
+    size_t vector_start, numbers; // of the flat arrays in all
+    float *master, *gradients, *m, *v;
+    floatX *rounded; // the weights that the layers read; in fp32 the master weights themselves
+    int trains;      // gradients and moments exist
+
+    real **host_constants; // the attention's, per layer
+    float **constants;
+    int L;
+    size_t constant_count; // per layer
+
+    Arena host_weights, host_moments, host_constant_arena;
+    ArenaGPU weight_arena, gradient_arena, moment_arena, constant_arena;
+} ParametersGPU;
+
+// padded_V: the rows of wte with those of zeros. `parameters` is a struct of zeros.
+void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const Attention *attention,
+                           const AttentionConfig *attention_config, int padded_V, int trains);
+void parameters_gpu_free(ParametersGPU *parameters);
+// The host's copies to the device, and back.
+void parameters_gpu_send(ParametersGPU *parameters, cudaStream_t stream);
+void parameters_gpu_fetch(ParametersGPU *parameters, cudaStream_t stream);
+
+#endif

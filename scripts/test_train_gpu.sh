@@ -1,0 +1,97 @@
+#!/bin/sh
+# Tests of the GPU trainer as a program, run on the CPU by dev/cuda_on_cpu: the same console, metrics and checkpoints as
+# train_gpt2, exact resumption, runs that move between CPU and GPU, options of its own, numbers that are not finite.
+# Needs ./train_gpt2 and both precisions of the GPU's (GPU_PROGRAMS: where they are). Last line: `N passed, N failed`.
+cd "$(dirname "$0")/.." || exit 1
+programs=${GPU_PROGRAMS:-${BUILD:-build}/cuda_on_cpu}
+fp32=$programs/fast/train_gpt2 bf16=$programs/fast-bf16/train_gpt2
+for program in ./train_gpt2 "$fp32" "$bf16"; do
+    [ -x "$program" ] || { echo "$program is missing; run make test-programs"; echo "0 passed, 1 failed"; exit 1; }
+done
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
+
+check() { # name, then a command that must succeed
+    name=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL $name: $*"; tail -n 5 "$work/err"; fi
+}
+run() { # program, run directory, options; the start-up table and the step lines go to $work/out
+    program=$1 directory=$2
+    shift 2
+    "$program" --out "$work/$directory" --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null
+}
+octal_bytes() { # value, bytes: little endian
+    awk -v value="$1" -v bytes="$2" 'BEGIN { for (; bytes > 0; bytes--) { printf "\\0%03o", value % 256; value = int(value / 256) } }'
+}
+make_shard() { # path tokens seed
+    {
+        printf '%b' "$(for word in 20240520 1 "$2"; do octal_bytes "$word" 4; done)"
+        head -c 1012 /dev/zero
+        printf '%b' "$(awk -v count="$2" -v x="$3" 'BEGIN {
+            for (i = 0; i < count; i++) { x = (x * 1103 + 12345) % 65536; printf "\\0%03o\\0000", int(x / 7) % 61 } }')"
+    } >"$1"
+}
+make_shard "$work/train.bin" 1500 1
+make_shard "$work/val.bin" 200 3
+small="--train $work/train.bin --val $work/val.bin --layers 2 --heads 2 --width 16 --context 32 --vocab 61 --sequence 16
+    --batch 3 --micro-batch 2 --warmup 3 --val-every 2 --save-every 3 --adam-eps 1e-5"
+
+same_file() { cmp "$work/$1" "$work/$2"; }
+losses() { sed -n 's/.*"type": "\(step\|validation\)", "step": \([0-9]*\),.*"loss": \([0-9.]*\),.*/\1\2 \3/p' "$work/$1/metrics.jsonl"; }
+losses_agree() { # run, run, bound: every loss of the second run is in the first, within the bound
+    losses "$1" >"$work/losses1" && losses "$2" >"$work/losses2"
+    [ -s "$work/losses2" ] && awk -v bound="$3" 'NR == FNR { found[$1] = $2; next }
+        { d = found[$1] - $2; if (!($1 in found) || !(d <= bound && -d <= bound)) { print $1, found[$1], $2; bad = 1 } }
+        END { exit bad }' "$work/losses1" "$work/losses2"
+}
+
+# ---- beside the CPU's trainer
+# shellcheck disable=SC2086
+{
+    check "CPU trains" run ./train_gpt2 cpu $small --steps 6
+    check "GPU trains" run "$fp32" gpu $small --steps 6
+    check "the memory plan" grep -q "^GPU memory .*activations .* MB, .*in all" "$work/out"
+    check "bf16 trains" run "$bf16" half $small --steps 6
+    check "fp32 and CPU: losses" losses_agree gpu cpu 0.0001
+    check "bf16 and CPU: losses" losses_agree half cpu 0.03
+    check "the same configuration file" same_file gpu/step_00000006/config.json cpu/step_00000006/config.json
+    check "files of the same size" test "$(wc -c <"$work/gpu/step_00000006/optimizer.safetensors")" = "$(wc -c <"$work/cpu/step_00000006/optimizer.safetensors")"
+    check "again" run "$fp32" again $small --steps 6
+    check "the same bits from run to run" same_file again/step_00000006/model.safetensors gpu/step_00000006/model.safetensors
+    # ---- resumed: exactly, and on the other side
+    for precision in fp32 bf16; do
+        [ $precision = fp32 ] && program=$fp32 whole=gpu || { program=$bf16 whole=half; }
+        check "$precision, first half" run "$program" "resumed_$precision" $small --steps 3
+        cp -r "$work/resumed_$precision" "$work/moved_$precision"
+        check "$precision, second half" run "$program" "resumed_$precision" --resume "$work/resumed_$precision" --steps 6
+        check "$precision resumes exactly" same_file "resumed_$precision/step_00000006/model.safetensors" "$whole/step_00000006/model.safetensors"
+        check "$precision, moments too" same_file "resumed_$precision/step_00000006/optimizer.safetensors" "$whole/step_00000006/optimizer.safetensors"
+    done
+    check "continued on the CPU" run ./train_gpt2 moved_fp32 --resume "$work/moved_fp32" --steps 6
+    check "GPU, then CPU: losses" losses_agree moved_fp32 cpu 0.0001
+    cp -r "$work/cpu" "$work/back" && rm -rf "$work/back/step_00000006"
+    check "continued on the GPU" run "$fp32" back --resume "$work/back/step_00000003" --steps 6
+    check "CPU, then GPU: losses" losses_agree back cpu 0.0001
+    # ---- options that mean something else here
+    check "graphs" run "$fp32" graphs $small --steps 6 --graphs
+    check "as graphs: the same bits" same_file graphs/step_00000006/model.safetensors gpu/step_00000006/model.safetensors
+    check "recompute cheap" run "$fp32" cheap $small --steps 6 --recompute cheap
+    check "recompute cheap: losses" losses_agree cheap gpu 0.00001
+    check "recompute blocks" run "$fp32" blocks $small --steps 6 --recompute blocks
+    check "recompute blocks: the same bits" same_file blocks/step_00000006/model.safetensors gpu/step_00000006/model.safetensors
+    check "slay with dropout" run "$fp32" slay $small --steps 2 --attention slay --dropout 0.1 --profile
+    check "the profile" grep -q "^attention .*%" "$work/out"
+    check "slay on the CPU" run ./train_gpt2 slay_cpu $small --steps 2 --attention slay --dropout 0.1
+    check "slay: losses" losses_agree slay slay_cpu 0.0001
+    # ---- numbers that are not finite
+    ! run "$fp32" bad $small --steps 6 --lr 1e30 --clip 0 --weight-decay 0
+    check "a run that blows up stops" grep -q "is not finite .*the weights are as they were before" "$work/err"
+    check "and can be told to go on" run "$fp32" skips $small --steps 6 --lr 1e30 --clip 0 --weight-decay 0 --on-nan skip
+    ! run "$fp32" unknown $small --attention nonsense
+    check "an unknown attention" grep -q "option --attention: expected one of softmax" "$work/err"
+}
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,527 @@
+/*
+Tests of the GPU trainer against its C twin: every layer at odd sizes, then whole models of every attention, trained side
+by side. Built in fp32 and in bf16, for a GPU (make test-gpu) and for the CPU by dev/cuda_on_cpu.
+
+In fp32 a layer agrees within 1e-5 of the largest number. In bf16 the C twin gets the same rounded inputs, and what differs
+is the rounding of results: 2^-9 of a number for one rounding; the bounds allow for the few that a layer has. Sizes exceed
+every tile: more than 256 threads * 4 numbers in a row, more than 32 rows in a block, several blocks of rows of logits.
+*/
+#define GPT2_SAMPLER_ONLY
+#include "sample_gpt2.cu" // and with it train_gpt2.cu
+
+#include "core/test_gpu.h"
+
+extern "C" {
+#include "test_gpt2_twin.h"
+}
+
+#ifdef PRECISION_BF16
+static const double LAYER_BOUND = 1e-2, SUM_BOUND = 1e-2;
+#else
+static const double LAYER_BOUND = 1e-5, SUM_BOUND = 1e-5;
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Layers
+
+__global__ void random_words_kernel(uint32_t *single, uint32_t *packed, uint64_t key, uint64_t first, int count) {
+    int i = ((int)threadIdx.x + (int)blockIdx.x * (int)blockDim.x) * 4;
+    if (i >= count) return;
+    uint32_t four[4], one[1];
+    random_words_gpu(four, key, first + (uint64_t)i);
+    for (int j = 0; j < 4; j++) {
+        random_words_gpu(one, key, first + (uint64_t)(i + j));
+        single[i + j] = one[0], packed[i + j] = four[j];
+    }
+}
+
+static void random_numbers(void) {
+    enum { COUNT = 400 };
+    std::vector<uint32_t> single(COUNT), packed(COUNT);
+    uint32_t *device = device_copy(std::vector<uint32_t>(2 * COUNT));
+    uint64_t key = random_key(7, "a stream", 3), first = ((uint64_t)1 << 33) - 200; // counters beyond 32 bits
+    random_words_kernel<<<2, 64, 0, stream>>>(device, device + COUNT, key, first, COUNT);
+    launch_check();
+    cuda_check(cudaStreamSynchronize(stream));
+    cuda_check(cudaMemcpy(single.data(), device, COUNT * sizeof(uint32_t), cudaMemcpyDeviceToHost));
+    cuda_check(cudaMemcpy(packed.data(), device + COUNT, COUNT * sizeof(uint32_t), cudaMemcpyDeviceToHost));
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(single[(size_t)i] == random_word(key, first + (uint64_t)i));
+        CHECK(packed[(size_t)i] == random_word(key, first + (uint64_t)i));
+    }
+    cuda_check(cudaFree(device));
+}
+
+static void embedding_sizes(int B, int T, int C, int V) {
+    int N = B * T;
+    size_t count = (size_t)(N * C);
+    std::vector<int> tokens = random_tokens((size_t)N, V);
+    Activation out(count), wte((size_t)(V * C), 1), wpe((size_t)((T + 3) * C), 1), dout(count, 1);
+    Sum dwte((size_t)(V * C), 1), dwpe((size_t)((T + 3) * C), 1);
+    BatchGPU batch = {};
+    MicroBatch micro = {};
+    micro.inputs = micro.targets = tokens.data(), micro.B = B, micro.T = T;
+    batch_gpu_create(&batch, (size_t)N, V, 1);
+    for (int time = 0; time < 2; time++) { // twice: the counts of the sort must be zeros again
+        batch_gpu_upload(&batch, &micro, 1, 1, stream);
+        embedding_forward(out.device, batch.device.inputs, wte.device, wpe.device, N, T, C, stream);
+        embedding_backward(dwte.device, dwpe.device, dout.device, batch.device.inputs, batch.device.by_token, N, T, C,
+                           V, stream);
+        twin_embedding_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), N, T, C);
+    }
+    twin_embedding_forward(out.data(), tokens.data(), wte.data(), wpe.data(), N, T, C);
+    check("embedded", out, LAYER_BOUND);
+    check("dwte", dwte, 1e-5);
+    check("dwpe", dwpe, 1e-5);
+    cuda_check(cudaStreamSynchronize(stream));
+    batch_gpu_free(&batch);
+}
+
+static void embedding(void) {
+    embedding_sizes(1, 1, 1, 2);
+    embedding_sizes(3, 19, 47, 5); // many rows per token, more than a block has warps
+    embedding_sizes(2, 33, 48, 301);
+    embedding_sizes(2, 30, 260, 7);
+}
+
+// With a branch: the sum and its norm; with a share: dropout on the branch.
+static void layernorm_sizes(int N, int C, bool with_branch, float share) {
+    size_t count = (size_t)(N * C), columns = (size_t)C;
+    Activation inp(count, 2), branch(count, 1), weight(columns, 1), bias(columns, 1), out(count), sum(count);
+    Activation dout(count, 1), dinp(count, 1);
+    Sum mean((size_t)N), rstd((size_t)N), dweight(columns), dbias(columns), work(layernorm_work((size_t)N, columns));
+    uint64_t key = random_key(3, "dropout", 0);
+    uint64_t *device_key = device_copy(std::vector<uint64_t>{key});
+    int64_t *first_token = device_copy(std::vector<int64_t>{70});
+    layernorm_forward(out.device, mean.device, rstd.device, with_branch ? sum.device : NULL, inp.device,
+                      with_branch ? branch.device : NULL, dropout_of(share, device_key, first_token), weight.device,
+                      bias.device, N, C, stream);
+    Activation &normalised = with_branch ? sum : inp;
+    if (with_branch) {
+        std::vector<float> dropped = branch.host;
+        twin_dropout(dropped.data(), (size_t)N, columns, 70, share, key);
+        for (size_t i = 0; i < count; i++) sum.host[i] = to_float(from_float<floatX>(inp.host[i] + dropped[i]));
+        check("sum", sum, 0);
+    }
+    twin_layernorm_forward(out.data(), mean.data(), rstd.data(), normalised.data(), weight.data(), bias.data(), N, C);
+    check("out", out, LAYER_BOUND);
+    check("mean", mean, 1e-5), check("rstd", rstd, 1e-5);
+    mean.send(), rstd.send();
+    for (int beta = 0; beta < 2; beta++) {
+        layernorm_backward(dinp.device, dweight.device, dbias.device, dout.device, normalised.device, mean.device,
+                           rstd.device, weight.device, N, C, (float)beta, work.device, stream);
+        twin_layernorm_backward(dinp.data(), dweight.data(), dbias.data(), dout.data(), normalised.data(), mean.data(),
+                                rstd.data(), weight.data(), N, C, (float)beta);
+        check("dinp", dinp, LAYER_BOUND), check("dweight", dweight, 1e-5), check("dbias", dbias, 1e-5);
+        dinp.send();
+    }
+    cuda_check(cudaFree(device_key)), cuda_check(cudaFree(first_token));
+}
+
+static void layernorm(void) {
+    layernorm_sizes(1, 3, false, 0);
+    layernorm_sizes(67, 48, true, 0);
+    layernorm_sizes(35, 47, true, 0.3f);
+    layernorm_sizes(70, 132, true, 0.3f);
+    layernorm_sizes(33, 768, false, 0);
+    layernorm_sizes(9, 1284, true, 0);  // more columns than a block takes at once
+    layernorm_sizes(300, 36, false, 0); // more blocks of rows than a block has warps
+}
+
+static void gelu_sizes(size_t count) {
+    Activation inp(count, 2), out(count), dout(count, 1);
+    if (count > 4) inp.host[0] = 1000, inp.host[1] = -1000, inp.host[2] = 0, inp.send();
+    gelu_forward(out.device, inp.device, count, stream);
+    gelu_backward(dout.device, inp.device, count, stream);
+    twin_gelu_forward(out.data(), inp.data(), count);
+    twin_gelu_backward(dout.data(), inp.data(), count);
+    check("out", out, LAYER_BOUND), check("dinp", dout, LAYER_BOUND);
+}
+
+static void gelu_kernels(void) {
+    gelu_sizes(1);
+    gelu_sizes(403);
+    gelu_sizes(2600);
+}
+
+// Forward and backward, with a GELU behind or without; sizes that cuBLASLt fuses and odd ones that it does not.
+static void linear_sizes(int N, int C, int OC, bool with_gelu) {
+    size_t in = (size_t)(N * C), out_count = (size_t)(N * OC), matrix = (size_t)(C * OC);
+    Activation inp(in, 1), weight(matrix, 0.3), bias((size_t)OC, 1), out(out_count), before(out_count);
+    linear_forward(out.device, with_gelu ? before.device : NULL, inp.device, weight.device, bias.device, N, C, OC,
+                   stream);
+    Activation &plain = with_gelu ? before : out;
+    twin_linear_forward(plain.data(), inp.data(), weight.data(), bias.data(), N, C, OC);
+    if (with_gelu) {
+        check("what goes into the GELU", before, LAYER_BOUND);
+        before.host = before.fetch();
+        twin_gelu_forward(out.data(), before.data(), out_count);
+    }
+    check("out", out, LAYER_BOUND);
+    // Backward; with a GELU the input is one's output: inp = gelu(inside).
+    Activation dout(out_count, 1), inside(in, 1), dinp(in);
+    Sum dweight(matrix), dbias((size_t)OC), work((size_t)OC);
+    for (int beta = 0; beta < 2; beta++) {
+        linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device,
+                        with_gelu ? inside.device : NULL, N, C, OC, (float)beta, work.device, stream);
+        twin_linear_backward(dinp.data(), dweight.data(), dbias.data(), dout.data(), inp.data(), weight.data(), N, C,
+                             OC, (float)beta);
+        if (with_gelu) twin_gelu_backward(dinp.data(), inside.data(), in);
+        check("dinp", dinp, LAYER_BOUND), check("dweight", dweight, 1e-5), check("dbias", dbias, 1e-5);
+    }
+}
+
+static void linear(void) {
+    linear_sizes(70, 48, 64, false);
+    linear_sizes(70, 48, 64, true);
+    linear_sizes(33, 47, 61, false);
+    linear_sizes(33, 47, 61, true);
+    linear_sizes(1, 768, 40, true);
+    linear_sizes(40, 36, 1100, true);
+}
+
+static void head_sizes(int N, int C, int V, int rows_at_once, bool with_gradient) {
+    size_t count = (size_t)(N * C), padded = (size_t)padded_vocabulary(V);
+    float scale = 0.37f;
+    std::vector<int> targets = random_tokens((size_t)N, V);
+    std::vector<double> expected((size_t)N);
+    targets[(size_t)N / 2] = -1;
+    Activation hidden(count, 1), wte(padded * (size_t)C, 0.5), dhidden(count), work((size_t)rows_at_once * padded);
+    Sum losses((size_t)N), dwte(padded * (size_t)C, 1);
+    for (size_t i = (size_t)(V * C); i < padded * (size_t)C; i++) wte.host[i] = 0, dwte.host[i] = 0;
+    wte.send(), dwte.send();
+    int *device_targets = device_copy(targets);
+    float *device_scale = device_copy(std::vector<float>{scale});
+    for (int beta = 1; beta >= 0; beta--) {
+        head_forward_backward(losses.device, with_gradient ? dhidden.device : NULL, dwte.device, hidden.device,
+                              wte.device, device_targets, device_scale, N, C, V, rows_at_once, (float)beta, work.device,
+                              stream);
+        twin_head(expected.data(), with_gradient ? dhidden.data() : NULL, dwte.data(), hidden.data(), wte.data(),
+                  targets.data(), scale, N, C, V, (float)beta);
+        std::vector<float> found = losses.fetch();
+        for (size_t n = 0; n < (size_t)N; n++) CHECK_CLOSE(found[n], expected[n], 10 * LAYER_BOUND);
+        if (with_gradient) check("dhidden", dhidden, LAYER_BOUND), check("dwte", dwte, SUM_BOUND);
+    }
+    cuda_check(cudaFree(device_targets)), cuda_check(cudaFree(device_scale));
+}
+
+static void classifier(void) {
+    head_sizes(45, 48, 67, 16, true);
+    head_sizes(45, 48, 67, 16, false);
+    head_sizes(9, 20, 1501, 128, true); // more tokens than a block takes at once
+    head_sizes(1, 5, 2, 128, true);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Whole models, each beside its twin
+
+enum { MODEL_B = 3, MODEL_T = 21, MODEL_V = 67, STEPS = 10 };
+
+// A small model: two micro-batches a step, of 2 rows and of 1.
+static Settings small_settings(const Attention *attention) {
+    Error error;
+    Settings settings = settings_default();
+    settings.model = {MODEL_T + 3, MODEL_V, 2, 2, 32};
+    settings.T = MODEL_T, settings.batch = MODEL_B, settings.micro_batch = 2;
+    settings.attention = attention->name;
+    AttentionConfig *config = &settings.attention_config;
+    config->B = settings.micro_batch, config->T = settings.T, config->C = settings.model.C;
+    config->NH = settings.model.NH, config->max_T = settings.model.max_T, config->seed = 5;
+    die_if(attention_configure(attention, config, NULL, &error), &error);
+    if (attention->uses & USES_EPS) config->eps = 0.5f; // far from the kernel's pole, where rounding would grow
+    settings.seed = 5;
+    // Wide weights, so that nothing is nearly linear; but signed scores add up to nearly nothing then, and rounding grows.
+    settings.init_std = strcmp(attention->name, "rff") ? 0.1f : 0.04f;
+    settings.adam_eps = 1e-5f; // gradients that are nothing but rounding stay small steps
+    settings.clip = 1;
+    return settings;
+}
+
+struct Model {
+    Backend backend;
+    Settings settings;
+    void *model;
+
+    Model(const Backend &with, const Settings &from) : backend(with), settings(from) {
+        model = backend.create(&settings, attention_find(settings.attention));
+        ModelTensors all = tensors();
+        model_initialize(&all, (uint64_t)settings.seed, settings.init_std);
+        send();
+    }
+    ~Model() { backend.free(model); }
+    Model(const Model &) = delete;
+    ModelTensors tensors() { return backend.tensors(model); }
+    void send() {
+        if (backend.send) backend.send(model);
+    }
+    void fetch() {
+        if (backend.fetch) backend.fetch(model);
+    }
+};
+
+// Tokens with some order in them, so that there is something to learn; other ones in every step.
+static std::vector<int> step_tokens(int64_t step) {
+    std::vector<int> tokens((size_t)(MODEL_B * (MODEL_T + 1)));
+    for (size_t i = 0; i < tokens.size(); i++)
+        tokens[i] = (int)((i * i + (size_t)step * 7 + random_below(9, (uint64_t)step * 1000 + i, 3)) % MODEL_V);
+    return tokens;
+}
+
+static MicroBatch rows_of_step(int64_t step, int first, int B, std::vector<int> *inputs, std::vector<int> *targets) {
+    std::vector<int> tokens = step_tokens(step);
+    inputs->clear(), targets->clear();
+    for (int row = first; row < first + B; row++)
+        for (int t = 0; t < MODEL_T; t++) {
+            inputs->push_back(tokens[(size_t)(row * (MODEL_T + 1) + t)]);
+            targets->push_back(tokens[(size_t)(row * (MODEL_T + 1) + t + 1)]);
+        }
+    MicroBatch batch = {};
+    batch.inputs = inputs->data(), batch.targets = targets->data();
+    batch.B = B, batch.T = MODEL_T, batch.step = step, batch.first_row = first, batch.is_first = first == 0;
+    batch.scale = 1.0 / (MODEL_B * MODEL_T);
+    return batch;
+}
+
+// The step's gradients, in micro-batches.
+static void accumulate(Model *model, int64_t step) {
+    std::vector<int> inputs, targets;
+    for (int first = 0; first < MODEL_B; first += model->settings.micro_batch) {
+        int B = MODEL_B - first < model->settings.micro_batch ? MODEL_B - first : model->settings.micro_batch;
+        MicroBatch batch = rows_of_step(step, first, B, &inputs, &targets);
+        model->backend.gradients(model->model, &batch);
+    }
+}
+
+static StepOutcome train_step(Model *model, int64_t step) {
+    accumulate(model, step);
+    StepOutcome outcome = model->backend.update(model->model, &model->settings, step, 3e-3);
+    outcome.loss /= MODEL_B * MODEL_T;
+    return outcome;
+}
+
+static double evaluate(Model *model, int64_t step) {
+    std::vector<int> inputs, targets;
+    MicroBatch batch = rows_of_step(step, 0, 2, &inputs, &targets);
+    targets[5] = -1;
+    return model->backend.evaluate(model->model, &batch);
+}
+
+// Differences of weights are shares of the tensor's largest number, or of 0.1, the size of the weights at the start, for
+// tensors that begin as zeros. Ten steps of 3e-3 move a weight by up to 0.03: in bf16 the two models are closer than that.
+#ifdef PRECISION_BF16
+static const double LOSS_BOUND = 0.05, WEIGHT_BOUND = 0.03, LEAST_SCALE = 1;
+#else
+static const double LOSS_BOUND = 1e-4, WEIGHT_BOUND = 1e-4, LEAST_SCALE = 0.1;
+#endif
+
+// Weights (and moments) of two models, tensor by tensor; bound 0 asks for the same bits.
+static void check_same_model(const char *what, Model *found, Model *expected, double bound) {
+    char name[160];
+    found->fetch(), expected->fetch();
+    ModelTensors a = found->tensors(), b = expected->tensors();
+    for (int i = 0; i < a.count; i++) {
+        const Parameter *p = &a.parameters[i], *q = &b.parameters[i];
+        snprintf(name, sizeof name, "%s: %s", what, p->name);
+        check_equal_within(name, p->value, q->value, p->count, bound, LEAST_SCALE);
+        if (bound > 0) continue;
+        check_equal_within(name, p->m, q->m, p->count, 0);
+        check_equal_within(name, p->v, q->v, p->count, 0);
+    }
+}
+
+// From one model into another: what a checkpoint carries.
+static void copy_model(Model *to, Model *from) {
+    from->fetch();
+    ModelTensors a = to->tensors(), b = from->tensors();
+    for (int i = 0; i < a.count; i++) {
+        size_t bytes = a.parameters[i].count * sizeof(real);
+        memcpy(a.parameters[i].value, b.parameters[i].value, bytes);
+        memcpy(a.parameters[i].m, b.parameters[i].m, bytes);
+        memcpy(a.parameters[i].v, b.parameters[i].v, bytes);
+    }
+    to->send();
+}
+
+static void train_beside_twin(const Attention *attention, float share) {
+    Settings settings = small_settings(attention);
+    settings.dropout = share;
+    bool noisy = sizeof(floatX) < sizeof(float) && !strcmp(attention->name, "rff"); // signed scores: see small_settings
+    Model gpu(gpu_backend(), settings), cpu(*twin_backend(), settings);
+    CHECK_CLOSE(evaluate(&gpu, 0), evaluate(&cpu, 0), LOSS_BOUND * MODEL_B * MODEL_T);
+    for (int step = 0; step < STEPS; step++) {
+        StepOutcome found = train_step(&gpu, step), expected = train_step(&cpu, step);
+        CHECK_CLOSE(found.loss, expected.loss, LOSS_BOUND);
+        if (!noisy) CHECK_CLOSE(found.norm, expected.norm, 10 * LOSS_BOUND * (1 + expected.norm));
+        CHECK(!found.bad);
+    }
+    check_same_model(attention->name, &gpu, &cpu, WEIGHT_BOUND);
+    CHECK_CLOSE(evaluate(&gpu, STEPS), evaluate(&cpu, STEPS), LOSS_BOUND * MODEL_B * MODEL_T);
+}
+
+static void every_attention_beside_its_twin(void) {
+    for (int i = 0; attention_gpu_registry[i]; i++) {
+        printf("     %s\n", attention_gpu_registry[i]->cpu->name);
+        train_beside_twin(attention_gpu_registry[i]->cpu, 0);
+    }
+}
+
+static void dropout_beside_its_twin(void) {
+    train_beside_twin(attention_find("softmax"), 0.2f);
+}
+
+// The same bits: run to run, resumed, with whole blocks computed again, as a CUDA graph.
+static void the_same_bits(void) {
+    Settings settings = small_settings(attention_find("softmax"));
+    settings.dropout = 0.1f;
+    Model straight(gpu_backend(), settings), again(gpu_backend(), settings), resumed(gpu_backend(), settings);
+    settings.graphs = 1;
+    Model graphs(gpu_backend(), settings);
+    settings.graphs = 0, settings.recompute = RECOMPUTE_CHEAP;
+    Model cheap(gpu_backend(), settings);
+    settings.recompute = RECOMPUTE_BLOCKS;
+    Model blocks(gpu_backend(), settings);
+    for (int step = 0; step < 4; step++) {
+        train_step(&again, step), train_step(&graphs, step), train_step(&cheap, step), train_step(&blocks, step);
+        if (step == 2) copy_model(&resumed, &straight);
+        if (step >= 2) train_step(&resumed, step);
+        train_step(&straight, step);
+    }
+    check_same_model("run to run", &again, &straight, 0);
+    check_same_model("resumed", &resumed, &straight, 0);
+    check_same_model("as a graph", &graphs, &straight, 0);
+    check_same_model("recompute cheap", &cheap, &straight, WEIGHT_BOUND); // its GELU is not cuBLASLt's
+    check_same_model("recompute blocks", &blocks, &straight, 0);
+}
+
+// Five steps on one side, five on the other, both ways.
+static void a_run_moves_between_gpu_and_cpu(void) {
+    Settings settings = small_settings(attention_find("softmax"));
+    Model gpu(gpu_backend(), settings), cpu(*twin_backend(), settings);
+    Model from_gpu(*twin_backend(), settings), from_cpu(gpu_backend(), settings);
+    for (int step = 0; step < 5; step++) train_step(&gpu, step), train_step(&cpu, step);
+    copy_model(&from_gpu, &gpu), copy_model(&from_cpu, &cpu);
+    for (int step = 5; step < 10; step++) {
+        double expected = train_step(&cpu, step).loss;
+        CHECK_CLOSE(train_step(&from_gpu, step).loss, expected, LOSS_BOUND);
+        CHECK_CLOSE(train_step(&from_cpu, step).loss, expected, LOSS_BOUND);
+    }
+    check_same_model("continued on the CPU", &from_gpu, &cpu, WEIGHT_BOUND);
+    check_same_model("continued on the GPU", &from_cpu, &cpu, WEIGHT_BOUND);
+}
+
+// A NaN in a weight or in a moment's place: found, named as the twin names it, and kept from every weight.
+static void bad_numbers_stay_out(void) {
+    static const int places[] = {0, 2 + QKV_WEIGHT, 2 + LAYER_TENSORS + FC_BIAS, 2 + 2 * LAYER_TENSORS + 1};
+    Settings settings = small_settings(attention_find("softmax"));
+    for (int place : places) {
+        Model gpu(gpu_backend(), settings), cpu(*twin_backend(), settings), before(gpu_backend(), settings);
+        train_step(&gpu, 0), train_step(&cpu, 0);
+        for (Model *model : {&gpu, &cpu}) {
+            model->fetch();
+            model->tensors().parameters[place].value[0] = NAN;
+            model->send();
+        }
+        copy_model(&before, &gpu);
+        StepOutcome found = train_step(&gpu, 1), expected = train_step(&cpu, 1);
+        CHECK(!isfinite(found.loss) || !isfinite(found.norm));
+        CHECK(found.bad && expected.bad);
+        char trouble[128];
+        snprintf(trouble, sizeof trouble, "%s", gpu.backend.find_trouble(gpu.model, found.bad));
+        CHECK_CONTAINS(cpu.backend.find_trouble(cpu.model, expected.bad), trouble);
+        for (Model *model : {&gpu, &before}) {
+            model->fetch();
+            model->tensors().parameters[place].value[0] = 0;
+        }
+        ModelTensors a = gpu.tensors(), b = before.tensors();
+        for (int i = 0; i < a.count; i++)
+            CHECK(!memcmp(a.parameters[i].value, b.parameters[i].value, a.parameters[i].count * sizeof(real)) &&
+                  !memcmp(a.parameters[i].m, b.parameters[i].m, a.parameters[i].count * sizeof(real)));
+    }
+}
+
+// The logits behind every prefix, from the decoder, equal those of a forward pass over the whole: prompts of several
+// lengths, then token by token.
+static void decode_beside_forward(const AttentionGPU *attention) {
+    Settings settings = small_settings(attention->cpu);
+    settings.micro_batch = 1, settings.attention_config.B = 1;
+    Model trained(gpu_backend(), settings);
+    GPT2 *whole = (GPT2 *)trained.model;
+    int T = MODEL_T, C = settings.model.C, V = MODEL_V, padded = padded_vocabulary(V);
+    std::vector<int> inputs, targets;
+    MicroBatch batch = rows_of_step(0, 0, 1, &inputs, &targets);
+    trained.backend.evaluate(whole, &batch);
+    Activation logits((size_t)(T * padded));
+    MatmulShape shape = matmul_shape(T, padded, C, MATMUL_PLAIN);
+    shape.b_is_transposed = 1;
+    matmul_gpu(logits.device, whole->acts.lnf, whole->weights.wte, 0, &shape, NULL, whole->stream);
+    cuda_check(cudaStreamSynchronize(whole->stream));
+    std::vector<float> expected = logits.fetch();
+    for (int prompt : {1, 2, T - 1}) {
+        GPT2 model = {};
+        Decoder decoder = {};
+        gpt2_create(&model, &settings.model, attention, &settings.attention_config, 0, 0, 0, RECOMPUTE_NONE);
+        ModelTensors tensors = gpt2_tensors(&model);
+        model_initialize(&tensors, (uint64_t)settings.seed, settings.init_std);
+        parameters_gpu_send(&model.parameters, model.stream);
+        decoder_create(&decoder, &model);
+        for (int t = prompt - 1; t < T; t++) {
+            int n = t == prompt - 1 ? prompt : 1;
+            const float *found = gpt2_step(&decoder, inputs.data() + t + 1 - n, n);
+            check_equal_within(attention->cpu->name, found, &expected[(size_t)(t * padded)], (size_t)V,
+                               10 * LAYER_BOUND);
+        }
+        decoder_free(&decoder);
+        gpt2_free(&model);
+    }
+}
+
+static void decoding_equals_forward(void) {
+    for (int i = 0; attention_gpu_registry[i]; i++) decode_beside_forward(attention_gpu_registry[i]);
+}
+
+#ifdef PRECISION_BF16
+// Each rounded weight is one of the two neighbours, other ones for another step, and the mean comes out right.
+static void rounding_is_fair(void) {
+    enum { COUNT = 1 << 14 };
+    Sum master(COUNT, 1);
+    Activation rounded(COUNT);
+    double error = 0, first_sum = 0;
+    std::vector<float> before;
+    for (uint64_t key = 1; key <= 16; key++) {
+        LAUNCH(round_weights_kernel, COUNT, 4, BLOCK, stream, rounded.device, master.device, key, (size_t)COUNT);
+        std::vector<float> found = rounded.fetch();
+        double worst = 0;
+        for (size_t i = 0; i < COUNT; i++) {
+            worst = fmax(worst, fabs(found[i] - master.host[i]) / fabs(master.host[i]));
+            error += (found[i] - master.host[i]) / fabs(master.host[i]);
+        }
+        CHECK(worst <= 1.0 / 128 && worst > 1.0 / 512); // up to a whole step of bf16, unlike rounding to nearest
+        CHECK(before != found);
+        before = found;
+        first_sum += found[0];
+    }
+    CHECK_CLOSE(error / (16 * COUNT), 0, 3e-5); // 2^-9 / sqrt(16 * COUNT) is 4e-6
+    CHECK_CLOSE(first_sum / 16, master.host[0], 0.004 * fabs(master.host[0]));
+}
+#endif
+
+int main(void) {
+    error_set_program("test_gpt2");
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    RUN(random_numbers);
+    RUN(embedding);
+    RUN(layernorm);
+    RUN(gelu_kernels);
+    RUN(linear);
+    RUN(classifier);
+#ifdef PRECISION_BF16
+    RUN(rounding_is_fair);
+#endif
+    RUN(every_attention_beside_its_twin);
+    RUN(dropout_beside_its_twin);
+    RUN(decoding_equals_forward);
+    RUN(the_same_bits);
+    RUN(a_run_moves_between_gpu_and_cpu);
+    RUN(bad_numbers_stay_out);
+    return test_summary();
+}

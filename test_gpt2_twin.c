@@ -1,0 +1,69 @@
+// The C side of test_gpt2.cu: train_gpt2.c's layers and its model, under names that C++ can link to.
+#define GPT2_BACKEND_ONLY
+#include "train_gpt2.c"
+#include "test_gpt2_twin.h"
+
+const Backend *twin_backend(void) {
+    return &cpu_backend;
+}
+
+const float *twin_gradient(void *model, int parameter) {
+    return ((GPT2 *)model)->parameters[parameter].gradient;
+}
+
+void twin_embedding_forward(float *out, const int *tokens, const float *wte, const float *wpe, int N, int T, int C) {
+    embedding_forward(out, tokens, wte, wpe, N, T, C);
+}
+
+void twin_embedding_backward(float *dwte, float *dwpe, const float *dout, const int *tokens, int N, int T, int C) {
+    embedding_backward(dwte, dwpe, dout, tokens, N, T, C);
+}
+
+void twin_layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,
+                            const float *bias, int N, int C) {
+    layernorm_forward(out, mean, rstd, inp, weight, bias, N, C);
+}
+
+void twin_layernorm_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                             const float *mean, const float *rstd, const float *weight, int N, int C, float beta) {
+    float *work = memory_allocate(layernorm_work((size_t)N, (size_t)C), sizeof(float), "the sums");
+    layernorm_backward(dinp, dweight, dbias, dout, inp, mean, rstd, weight, N, C, beta, work);
+    free(work);
+}
+
+void twin_linear_forward(float *out, const float *inp, const float *weight, const float *bias, int N, int C, int OC) {
+    linear_forward(out, NULL, inp, weight, bias, N, C, OC);
+}
+
+void twin_linear_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                          const float *weight, int N, int C, int OC, float beta) {
+    linear_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, beta);
+}
+
+void twin_gelu_forward(float *out, const float *inp, size_t count) {
+    gelu_forward(out, inp, count);
+}
+
+void twin_gelu_backward(float *dout, const float *inp, size_t count) {
+    gelu_backward(dout, inp, count);
+}
+
+void twin_dropout(float *x, size_t rows, size_t columns, size_t first_row, float share, uint64_t key) {
+    dropout(x, rows, columns, first_row, share, key);
+}
+
+void twin_head(double *losses, float *dhidden, float *dwte, const float *hidden, const float *wte, const int *targets,
+               float scale, int N, int C, int V, float beta) {
+    float *work = memory_allocate(head_work((size_t)N, V), sizeof(float), "the logits");
+    head_forward_backward(losses, dhidden, dwte, hidden, wte, targets, scale, N, C, V, beta, work);
+    free(work);
+}
+
+void twin_adamw(Parameter *parameter, const Settings *settings, int64_t step, double rate, double gradient_scale) {
+    GPT2 model = {.parameters = parameter, .parameter_count = 1, .step = step};
+    gpt2_update(&model, settings, rate, gradient_scale);
+}
+
+double twin_cross_entropy_row(float *logits, int target, float scale, int V) {
+    return cross_entropy_row(logits, target, scale, V, 1);
+}

@@ -1,0 +1,1161 @@
+/*
+The GPU trainer: GPT-2's forward and backward pass and AdamW in CUDA, in the order and with the names of train_gpt2.c.
+
+Layers come first, each one's kernels for forward and backward side by side; then the model that strings them together;
+then the optimiser. The loop around them is core/trainer.c, as on the CPU. Conventions: outputs first, then inputs, then
+sizes; gradients are named `d` + the forward name; N = B*T rows. Weights are stored (in, out).
+
+floatX, the type of weights and activations, is float or bf16 (core/cuda_common.h). Gradients of weights, master weights,
+moments, statistics and sums are float or double. All work goes to one stream; the host waits for it once per step.
+
+The same bits from run to run: no atomics on floating-point numbers; every sum has a fixed order. What changes from
+micro-batch to micro-batch reaches the kernels through device memory, so that a captured CUDA graph stays valid.
+*/
+#include "attention/attention_gpu.h"
+#include "core/arena_gpu.h"
+#include "core/batch_gpu.h"
+#include "core/gpu_peak.h"
+#include "core/kernel_gpu.h"
+#include "core/matmul_gpu.h"
+#include "core/parameters_gpu.h"
+#include "core/random_gpu.h"
+
+extern "C" {
+#include "core/memory.h"
+#include "core/profile.h"
+#include "core/random.h"
+#include "core/trainer.h"
+}
+
+#include <float.h>
+#include <math.h>
+#include <nvtx3/nvToolsExt.h>
+#include <string.h>
+
+// A named range on Nsight's time line for as long as the object lives. With --profile the clock is read where work
+// begins, and so that it means something the host waits for the device there.
+static bool profiling;
+struct Range {
+    Range(const char *name, Work work, cudaStream_t stream) {
+        nvtxRangePushA(name);
+        if (!profiling) return;
+        cuda_check(cudaStreamSynchronize(stream));
+        profile_work(work);
+    }
+    ~Range() { nvtxRangePop(); }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Layers
+
+// ---- dropout: the mask is a function of step, site and place, so that backward repeats it instead of storing it
+
+typedef struct {
+    uint32_t threshold; // share * 2^32; 0: no dropout
+    float scale;        // 1 / (1 - share)
+    const uint64_t *key;
+    const int64_t *first_token; // of the micro-batch at hand within the step's batch, times T
+} Dropout;
+
+static Dropout dropout_of(float share, const uint64_t *key, const int64_t *first_token) {
+    return {(uint32_t)((double)share * 4294967296.0), 1 / (1 - share), key, first_token};
+}
+
+// x times the mask, for WIDTH numbers of row `row` (of the micro-batch) from column `column` on.
+template <int WIDTH>
+__device__ static inline Floats<WIDTH> drop(Floats<WIDTH> x, const Dropout &dropout, int64_t row, int column, int C) {
+    if (dropout.threshold == 0) return x;
+    uint32_t words[WIDTH];
+    random_words_gpu(words, *dropout.key, (uint64_t)(*dropout.first_token + row) * (uint64_t)C + (uint64_t)column);
+    for (int j = 0; j < WIDTH; j++) x.at[j] = words[j] < dropout.threshold ? 0 : x.at[j] * dropout.scale;
+    return x;
+}
+
+// out (N,C) = inp (N,C) behind the mask; forward and backward are the same, and in place is allowed.
+template <int WIDTH>
+__global__ void dropout_kernel(floatX *out, const floatX *inp, Dropout dropout, size_t count, int C) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride)
+        store(out + i, drop(load<WIDTH>(inp + i), dropout, (int64_t)(i / (size_t)C), (int)(i % (size_t)C), C));
+}
+
+static void dropout_forward(floatX *out, const floatX *inp, Dropout dropout, int N, int C, cudaStream_t stream) {
+    Range range("dropout", WORK_DROPOUT, stream);
+    size_t count = (size_t)N * (size_t)C;
+    LAUNCH(dropout_kernel, C, blocks_walking(count), BLOCK, stream, out, inp, dropout, count, C);
+}
+
+// ---- embedding
+
+// out (N,C) = wte[token] + wpe[position]
+template <int WIDTH>
+__global__ void embedding_forward_kernel(floatX *out, const int *tokens, const floatX *wte, const floatX *wpe,
+                                         size_t count, int T, int C) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
+        size_t n = i / (size_t)C, c = i % (size_t)C;
+        Floats<WIDTH> token = load<WIDTH>(wte + (size_t)tokens[n] * (size_t)C + c);
+        Floats<WIDTH> position = load<WIDTH>(wpe + n % (size_t)T * (size_t)C + c);
+        for (int j = 0; j < WIDTH; j++) token.at[j] += position.at[j];
+        store(out + i, token);
+    }
+}
+
+static void embedding_forward(floatX *out, const int *tokens, const floatX *wte, const floatX *wpe, int N, int T, int C,
+                              cudaStream_t stream) {
+    Range range("embedding forward", WORK_EMBEDDING, stream);
+    size_t count = (size_t)N * (size_t)C;
+    LAUNCH(embedding_forward_kernel, C, blocks_walking(count), BLOCK, stream, out, tokens, wte, wpe, count, T, C);
+}
+
+// A block is a list of rows and a slice of WARP packs of columns; its warps share the rows.
+template <int WIDTH>
+__global__ void token_gradient_kernel(float *dwte, const floatX *dout, const int *tokens, RowsByToken lists, int C) {
+    __shared__ Floats<WIDTH> of_warp[WARPS][WARP];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, c = (blockIdx.y * WARP + lane) * WIDTH;
+    for (int list = blockIdx.x; list < *lists.count; list += gridDim.x) {
+        int start = lists.starts[list], end = lists.starts[list + 1];
+        Floats<WIDTH> sum = {};
+        for (int i = start + warp; c < C && i < end; i += WARPS) {
+            Floats<WIDTH> row = load<WIDTH>(dout + (size_t)lists.rows[i] * (size_t)C + c);
+            for (int j = 0; j < WIDTH; j++) sum.at[j] += row.at[j];
+        }
+        of_warp[warp][lane] = sum;
+        __syncthreads();
+        if (warp == 0 && c < C) {
+            float *to = dwte + (size_t)tokens[lists.rows[start]] * (size_t)C + c;
+            Floats<WIDTH> total = load<WIDTH>(to);
+            for (int w = 0; w < WARPS; w++)
+                for (int j = 0; j < WIDTH; j++) total.at[j] += of_warp[w][lane].at[j];
+            store(to, total);
+        }
+        __syncthreads();
+    }
+}
+
+// A thread is a position and a pack of columns; it adds up the B rows of its position.
+template <int WIDTH> __global__ void position_gradient_kernel(float *dwpe, const floatX *dout, int N, int T, int C) {
+    size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH;
+    if (i >= (size_t)T * (size_t)C) return;
+    Floats<WIDTH> sum = load<WIDTH>(dwpe + i);
+    for (size_t row = 0; row < (size_t)N; row += (size_t)T) {
+        Floats<WIDTH> x = load<WIDTH>(dout + row * (size_t)C + i);
+        for (int j = 0; j < WIDTH; j++) sum.at[j] += x.at[j];
+    }
+    store(dwpe + i, sum);
+}
+
+// Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C).
+static void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int *tokens, RowsByToken lists,
+                               int N, int T, int C, int V, cudaStream_t stream) {
+    Range range("embedding backward", WORK_EMBEDDING, stream);
+    int width = C % PACK == 0 ? PACK : 1;
+    dim3 grid((unsigned)(N < V ? N : V), blocks_for((size_t)C, (size_t)(WARP * width)));
+    LAUNCH(token_gradient_kernel, C, grid, BLOCK, stream, dwte, dout, tokens, lists, C);
+    LAUNCH(position_gradient_kernel, C, blocks_for((size_t)T * (size_t)C, (size_t)(BLOCK * width)), BLOCK, stream, dwpe,
+           dout, N, T, C);
+}
+
+// ---- LayerNorm
+
+// A warp per row. With a branch, sum (N,C) = inp + branch behind the dropout mask, and the sum is what is normalised:
+// out (N,C) = weight * (sum - mean) * rstd + bias, with mean and rstd (N) of each row kept for backward.
+template <int WIDTH>
+__global__ void layernorm_forward_kernel(floatX *out, float *mean, float *rstd, floatX *sum, const floatX *inp,
+                                         const floatX *branch, Dropout dropout, const floatX *weight,
+                                         const floatX *bias, int N, int C) {
+    int lane = threadIdx.x % WARP, n = blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (n >= N) return;
+    const floatX *x = inp + (size_t)n * (size_t)C;
+    float total = 0, squares = 0;
+    for (int c = lane * WIDTH; c < C; c += WARP * WIDTH) {
+        Floats<WIDTH> number = load<WIDTH>(x + c);
+        if (branch) {
+            Floats<WIDTH> added = drop(load<WIDTH>(branch + (size_t)n * (size_t)C + c), dropout, n, c, C);
+            for (int j = 0; j < WIDTH; j++) number.at[j] = to_float(from_float<floatX>(number.at[j] + added.at[j]));
+            store(sum + (size_t)n * (size_t)C + c, number);
+        }
+        for (int j = 0; j < WIDTH; j++) total += number.at[j];
+    }
+    if (branch) x = sum + (size_t)n * (size_t)C; // each lane reads back only what it wrote itself
+    float m = warp_sum(total) / C;
+    for (int c = lane * WIDTH; c < C; c += WARP * WIDTH) {
+        Floats<WIDTH> number = load<WIDTH>(x + c);
+        for (int j = 0; j < WIDTH; j++) squares += (number.at[j] - m) * (number.at[j] - m);
+    }
+    float s = 1 / sqrtf(warp_sum(squares) / C + 1e-5f);
+    for (int c = lane * WIDTH; c < C; c += WARP * WIDTH) {
+        Floats<WIDTH> number = load<WIDTH>(x + c), w = load<WIDTH>(weight + c), b = load<WIDTH>(bias + c);
+        for (int j = 0; j < WIDTH; j++) number.at[j] = (number.at[j] - m) * s * w.at[j] + b.at[j];
+        store(out + (size_t)n * (size_t)C + c, number);
+    }
+    if (lane == 0) mean[n] = m, rstd[n] = s;
+}
+
+// sum and branch may be NULL: then inp is normalised as it is.
+static void layernorm_forward(floatX *out, float *mean, float *rstd, floatX *sum, const floatX *inp,
+                              const floatX *branch, Dropout dropout, const floatX *weight, const floatX *bias, int N,
+                              int C, cudaStream_t stream) {
+    Range range("layernorm forward", WORK_LAYERNORM, stream);
+    LAUNCH(layernorm_forward_kernel, C, blocks_for((size_t)N, WARPS), BLOCK, stream, out, mean, rstd, sum, inp, branch,
+           dropout, weight, bias, N, C);
+}
+
+enum { ROW_BLOCK = 32 }; // rows of a block in layernorm_backward
+
+// A block is ROW_BLOCK rows. First a warp per row finds the row's two sums; then a thread per pack of columns goes down
+// the rows, which the caches still hold: dinp += ..., and the block's share of dweight and dbias gathers in registers.
+// part (blocks,2C): that share, dweight then dbias.
+template <int WIDTH>
+__global__ void layernorm_backward_kernel(floatX *dinp, float *part, const floatX *dout, const floatX *inp,
+                                          const float *mean, const float *rstd, const floatX *weight, int N, int C) {
+    __shared__ float row_sum[ROW_BLOCK], row_product[ROW_BLOCK]; // means of dnorm and of dnorm * norm
+    int lane = threadIdx.x % WARP, first = blockIdx.x * ROW_BLOCK;
+    int rows = N - first < ROW_BLOCK ? N - first : ROW_BLOCK;
+    for (int r = threadIdx.x / WARP; r < rows; r += WARPS) {
+        size_t row = (size_t)(first + r) * (size_t)C;
+        float sum = 0, product = 0, m = mean[first + r], s = rstd[first + r];
+        for (int c = lane * WIDTH; c < C; c += WARP * WIDTH) {
+            Floats<WIDTH> dy = load<WIDTH>(dout + row + c), x = load<WIDTH>(inp + row + c), w = load<WIDTH>(weight + c);
+            for (int j = 0; j < WIDTH; j++) {
+                float dnorm = dy.at[j] * w.at[j];
+                sum += dnorm;
+                product += dnorm * ((x.at[j] - m) * s);
+            }
+        }
+        sum = warp_sum(sum), product = warp_sum(product);
+        if (lane == 0) row_sum[r] = sum / C, row_product[r] = product / C;
+    }
+    __syncthreads();
+    for (int c = (int)threadIdx.x * WIDTH; c < C; c += BLOCK * WIDTH) {
+        Floats<WIDTH> dweight = {}, dbias = {}, w = load<WIDTH>(weight + c);
+        for (int r = 0; r < rows; r++) {
+            size_t i = (size_t)(first + r) * (size_t)C + (size_t)c;
+            float m = mean[first + r], s = rstd[first + r];
+            Floats<WIDTH> dy = load<WIDTH>(dout + i), x = load<WIDTH>(inp + i), dx = load<WIDTH>(dinp + i);
+            for (int j = 0; j < WIDTH; j++) {
+                float norm = (x.at[j] - m) * s;
+                dx.at[j] += s * (dy.at[j] * w.at[j] - row_sum[r] - norm * row_product[r]);
+                dweight.at[j] += dy.at[j] * norm;
+                dbias.at[j] += dy.at[j];
+            }
+            store(dinp + i, dx);
+        }
+        store(part + (size_t)blockIdx.x * 2 * (size_t)C + c, dweight);
+        store(part + ((size_t)blockIdx.x * 2 + 1) * (size_t)C + c, dbias);
+    }
+}
+
+// dsum (columns) = beta * dsum + the sum over `count` rows of part, whose rows are `stride` apart. A block is WARP
+// columns; its warps share the rows.
+template <typename Number>
+__global__ void sum_rows_kernel(float *dsum, const Number *part, size_t stride, int count, int columns, float beta) {
+    __shared__ float of_warp[WARPS][WARP];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, c = blockIdx.x * WARP + lane;
+    float sum = 0;
+    for (int r = warp; c < columns && r < count; r += WARPS) sum += to_float(part[(size_t)r * stride + (size_t)c]);
+    of_warp[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && c < columns) {
+        float total = beta == 0 ? 0 : dsum[c];
+        for (int w = 0; w < WARPS; w++) total += of_warp[w][lane];
+        dsum[c] = total;
+    }
+}
+
+template <typename Number>
+static void sum_rows(float *dsum, const Number *part, size_t stride, int count, int columns, float beta,
+                     cudaStream_t stream) {
+    sum_rows_kernel<<<blocks_for((size_t)columns, WARP), BLOCK, 0, stream>>>(dsum, part, stride, count, columns, beta);
+    launch_check();
+}
+
+// Adds to dinp (N,C): it is the gradient of the residual stream, which also flows around the LayerNorm.
+// work: layernorm_work(N, C) numbers for the sums of each block of rows.
+static void layernorm_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
+                               const float *mean, const float *rstd, const floatX *weight, int N, int C, float beta,
+                               float *work, cudaStream_t stream) {
+    Range range("layernorm backward", WORK_LAYERNORM, stream);
+    int blocks = (N + ROW_BLOCK - 1) / ROW_BLOCK;
+    LAUNCH(layernorm_backward_kernel, C, (unsigned)blocks, BLOCK, stream, dinp, work, dout, inp, mean, rstd, weight, N,
+           C);
+    sum_rows(dweight, work, 2 * (size_t)C, blocks, C, beta, stream);
+    sum_rows(dbias, work + C, 2 * (size_t)C, blocks, C, beta, stream);
+}
+
+static size_t layernorm_work(size_t N, size_t C) {
+    return (N + ROW_BLOCK - 1) / ROW_BLOCK * 2 * C;
+}
+
+// ---- GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). The matrix products have it fused where cuBLASLt can.
+
+#define GELU_SCALE 0.7978845608028654f // sqrt(2/pi)
+#define GELU_CUBIC 0.044715f
+
+__device__ static inline float gelu(float x) {
+    return x / (1 + expf(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
+}
+
+// d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u
+__device__ static inline float gelu_slope(float x) {
+    float gate = 1 / (1 + expf(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
+    return gate + x * gate * (1 - gate) * 2 * GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
+}
+
+template <int WIDTH> __global__ void gelu_forward_kernel(floatX *out, const floatX *inp, size_t count) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
+        Floats<WIDTH> x = load<WIDTH>(inp + i);
+        for (int j = 0; j < WIDTH; j++) x.at[j] = gelu(x.at[j]);
+        store(out + i, x);
+    }
+}
+
+template <int WIDTH> __global__ void gelu_backward_kernel(floatX *dout, const floatX *inp, size_t count) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
+        Floats<WIDTH> x = load<WIDTH>(inp + i), dx = load<WIDTH>(dout + i);
+        for (int j = 0; j < WIDTH; j++) dx.at[j] *= gelu_slope(x.at[j]);
+        store(dout + i, dx);
+    }
+}
+
+static void gelu_forward(floatX *out, const floatX *inp, size_t count, cudaStream_t stream) {
+    Range range("gelu forward", WORK_GELU, stream);
+    LAUNCH(gelu_forward_kernel, count, blocks_walking(count), BLOCK, stream, out, inp, count);
+}
+
+// In place: dout becomes dinp.
+static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStream_t stream) {
+    Range range("gelu backward", WORK_GELU, stream);
+    LAUNCH(gelu_backward_kernel, count, blocks_walking(count), BLOCK, stream, dout, inp, count);
+}
+
+// ---- linear
+
+static MatmulShape matmul_shape(int m, int n, int k, MatmulFusion fusion) {
+    MatmulShape shape = {};
+    shape.m = m, shape.n = n, shape.k = k, shape.fusion = fusion;
+    return shape;
+}
+
+// out (N,OC) = inp (N,C) weight (C,OC) + bias (OC). With gelu_inp (N,OC) that goes there, and its GELU to out.
+static void linear_forward(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight, const floatX *bias,
+                           int N, int C, int OC, cudaStream_t stream) {
+    Range range("linear forward", WORK_PRODUCTS, stream);
+    MatmulShape fused = matmul_shape(N, OC, C, gelu_inp ? MATMUL_BIAS_GELU : MATMUL_BIAS);
+    MatmulShape plain = matmul_shape(N, OC, C, MATMUL_BIAS);
+    MatmulExtra extra = {};
+    extra.bias = bias, extra.gelu_inp = gelu_inp;
+    if (matmul_gpu_has(&fused)) {
+        matmul_gpu(out, inp, weight, 0, &fused, &extra, stream);
+    } else {
+        matmul_gpu(gelu_inp ? gelu_inp : out, inp, weight, 0, &plain, &extra, stream);
+        if (gelu_inp) gelu_forward(out, gelu_inp, (size_t)N * (size_t)OC, stream);
+    }
+}
+
+__global__ void add_kernel(float *sum, const float *part, int count) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < count) sum[i] += part[i];
+}
+
+// dweight (C,OC) and dbias (OC) follow beta. cuBLASLt sums dout's columns on its way, but only overwrites: what has to be
+// added goes through `work` (OC) first.
+static void linear_weight_backward(float *dweight, float *dbias, const floatX *dout, const floatX *inp, int N, int C,
+                                   int OC, float beta, float *work, cudaStream_t stream) {
+    MatmulShape shape = matmul_shape(C, OC, N, MATMUL_COLUMN_SUMS);
+    shape.a_is_transposed = 1, shape.out_is_float = 1;
+    MatmulExtra extra = {};
+    extra.column_sums = beta == 0 ? dbias : work;
+    if (matmul_gpu_has(&shape)) {
+        matmul_gpu(dweight, inp, dout, beta, &shape, &extra, stream);
+        if (beta == 0) return;
+        add_kernel<<<blocks_for((size_t)OC, BLOCK), BLOCK, 0, stream>>>(dbias, work, OC);
+        launch_check();
+    } else {
+        shape.fusion = MATMUL_PLAIN;
+        matmul_gpu(dweight, inp, dout, beta, &shape, NULL, stream);
+        sum_rows(dbias, dout, (size_t)OC, N, OC, beta, stream);
+    }
+}
+
+// Overwrites dinp (N,C). With gelu_inp (N,C), inp is the GELU of it, and dinp is the gradient in front of the GELU.
+static void linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
+                            const floatX *weight, floatX *gelu_inp, int N, int C, int OC, float beta, float *work,
+                            cudaStream_t stream) {
+    Range range("linear backward", WORK_PRODUCTS, stream);
+    linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
+    MatmulShape shape = matmul_shape(N, C, OC, gelu_inp ? MATMUL_GELU_BACKWARD : MATMUL_PLAIN);
+    shape.b_is_transposed = 1;
+    MatmulExtra extra = {};
+    extra.gelu_inp = gelu_inp;
+    if (matmul_gpu_has(&shape)) {
+        matmul_gpu(dinp, dout, weight, 0, &shape, &extra, stream);
+    } else {
+        shape.fusion = MATMUL_PLAIN;
+        matmul_gpu(dinp, dout, weight, 0, &shape, NULL, stream);
+        gelu_backward(dinp, gelu_inp, (size_t)N * (size_t)C, stream);
+    }
+}
+
+// ---- tied head and cross-entropy, by blocks of rows: the (N,V) logits never exist at once
+
+// Rows of logits and of wte are padded, so that the tensor cores find them aligned. The rows of wte behind the last token
+// are zeros and stay so.
+static int padded_vocabulary(int V) {
+    return (V + 63) / 64 * 64;
+}
+
+// Rows of logits at once: as many as fit into 256 MB.
+static int head_rows(int N, int V) {
+    size_t rows = ((size_t)256 << 20) / ((size_t)padded_vocabulary(V) * sizeof(floatX)) / 128 * 128;
+    rows = rows < 128 ? 128 : rows;
+    return rows < (size_t)N ? (int)rows : N;
+}
+
+// A block per row of logits (rows,stride): its loss in nats, and with `scale` the row becomes
+// dlogits = *scale * (softmax - onehot). A target below 0 is ignored. Numbers from V on are padding: their gradient is 0.
+__global__ void classifier_kernel(float *losses, floatX *logits, const int *targets, const float *scale, int V,
+                                  int stride) {
+    floatX *row = logits + (size_t)blockIdx.x * (size_t)stride;
+    int target = targets[blockIdx.x];
+    float largest = -FLT_MAX, sum = 0; // of exp(logit - largest), over this thread's numbers
+    for (int v = (int)threadIdx.x * PACK; v < V; v += BLOCK * PACK) {
+        Floats<PACK> x = load<PACK>(row + v);
+        for (int j = 0; j < PACK && v + j < V; j++) {
+            float before = largest;
+            largest = fmaxf(largest, x.at[j]);
+            sum = sum * expf(before - largest) + expf(x.at[j] - largest);
+        }
+    }
+    float of_row = block_max(largest);
+    sum = block_sum(sum * expf(largest - of_row));
+    if (threadIdx.x == 0) losses[blockIdx.x] = target < 0 ? 0 : logf(sum) - (to_float(row[target]) - of_row);
+    __syncthreads(); // row[target] has been read
+    float factor = scale && target >= 0 ? *scale / sum : 0, onehot = scale && target >= 0 ? *scale : 0;
+    for (int v = (int)threadIdx.x * PACK; scale && v < stride; v += BLOCK * PACK) {
+        Floats<PACK> x = load<PACK>(row + v);
+        for (int j = 0; j < PACK; j++)
+            x.at[j] = v + j < V && target >= 0 ? expf(x.at[j] - of_row) * factor - (v + j == target ? onehot : 0) : 0;
+        store(row + v, x);
+    }
+}
+
+// hidden (N,C), wte (padded V,C), targets (N) -> losses (N). With dhidden (N,C) also the gradients of *scale * sum of
+// losses, made in the same pass: dhidden is overwritten, dwte (padded V,C) follows beta. work: `rows_at_once` rows of
+// padded V numbers.
+static void head_forward_backward(float *losses, floatX *dhidden, float *dwte, const floatX *hidden, const floatX *wte,
+                                  const int *targets, const float *scale, int N, int C, int V, int rows_at_once,
+                                  float beta, floatX *work, cudaStream_t stream) {
+    Range range("head", WORK_HEAD, stream);
+    int padded = padded_vocabulary(V);
+    for (int start = 0; start < N; start += rows_at_once) {
+        int rows = N - start < rows_at_once ? N - start : rows_at_once;
+        const floatX *hidden_rows = hidden + (size_t)start * (size_t)C;
+        MatmulShape logits = matmul_shape(rows, padded, C, MATMUL_PLAIN),
+                    dinp = matmul_shape(rows, C, padded, MATMUL_PLAIN);
+        MatmulShape dweight = matmul_shape(padded, C, rows, MATMUL_PLAIN);
+        logits.b_is_transposed = 1, dweight.a_is_transposed = 1, dweight.out_is_float = 1;
+        matmul_gpu(work, hidden_rows, wte, 0, &logits, NULL, stream);
+        classifier_kernel<<<(unsigned)rows, BLOCK, 0, stream>>>(losses + start, work, targets + start,
+                                                                dhidden ? scale : NULL, V, padded);
+        launch_check();
+        if (!dhidden) continue;
+        matmul_gpu(dhidden + (size_t)start * (size_t)C, work, wte, 0, &dinp, NULL, stream);
+        matmul_gpu(dwte, work, hidden_rows, start == 0 ? beta : 1, &dweight, NULL, stream);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The model: weights, activations, forward, backward
+
+template <typename Number> struct LayerWeights { // in the order of enum LayerTensor (core/gpt2_parameters.h)
+    Number *ln1_weight, *ln1_bias;               // (C), (C)
+    Number *qkv_weight, *qkv_bias;               // (C,3C), (3C)
+    Number *proj_weight, *proj_bias;             // (C,C), (C)
+    Number *ln2_weight, *ln2_bias;               // (C), (C)
+    Number *fc_weight, *fc_bias;                 // (C,4C), (4C)
+    Number *fcproj_weight, *fcproj_bias;         // (4C,C), (C)
+};
+
+template <typename Number> struct Weights { // the weights, or their gradients
+    Number *wte;                            // (padded V,C)
+    Number *wpe;                            // (max_T,C)
+    LayerWeights<Number> *layers;
+    Number *lnf_weight, *lnf_bias; // (C), (C)
+};
+
+typedef struct { // what a layer keeps from forward to backward; N = B*T rows. Pointers only: see share_activations
+    floatX *ln1; // (N,C)
+    float *ln1_mean, *ln1_rstd; // (N), (N)
+    floatX *qkv;                // (N,3C)
+    float *attention_saved;     // the mechanism's own
+    floatX *attention_out;      // (N,C)
+    floatX *residual_mid;       // (N,C): after the attention
+    floatX *ln2;                // (N,C)
+    float *ln2_mean, *ln2_rstd; // (N), (N)
+    floatX *fc, *fc_gelu;       // (N,4C), (N,4C)
+    floatX *residual_out;       // (N,C): after the MLP
+} LayerActivations;
+
+typedef struct {
+    floatX *embedded; // (N,C)
+    LayerActivations *layers;
+    floatX *branch;             // (N,C): what attention or MLP put out last, before it joins the residual stream
+    floatX *lnf;                // (N,C)
+    float *lnf_mean, *lnf_rstd; // (N), (N)
+    float *losses;              // (N)
+} Activations;
+
+typedef struct {       // scratch of backward: one set for all layers
+    floatX *dresidual; // (N,C)
+    floatX *dhidden;   // (N,C)
+    floatX *dwide;     // (N,4C): the MLP's inside, or dqkv
+    floatX *dbranch;   // (N,C): dresidual behind the dropout mask
+    float *dbias;      // (4C): a bias's gradient before it is added
+} BackwardScratch;
+
+typedef struct {          // what a step comes to, worked out on the device
+    double loss;          // the sum over the micro-batches so far
+    double norm;          // of the gradients
+    float gradient_scale; // the clip factor
+    int finite;           // loss and norm are
+} StepState;
+
+enum { NORM_BLOCKS = 1024 }; // blocks, and parts, of a sum over all gradients
+
+typedef struct { // a captured micro-batch
+    int B, T, beta;
+    cudaGraphExec_t graph;
+} CapturedBatch;
+
+typedef struct {
+    GPT2Config config;
+    const AttentionGPU *attention;
+    AttentionConfig attention_config; // B and T: the capacity of the activations
+    float dropout;
+    uint64_t seed;
+    int recompute; // Recompute (core/settings.h)
+    int trains;    // gradients, moments and activations exist
+
+    ParametersGPU parameters;
+    int64_t rounded_for_step; // the step that parameters.rounded is for
+    Weights<floatX> weights;
+    Weights<float> dweights;
+
+    Activations acts;
+    BackwardScratch back;
+    float *attention_work, *layernorm_work;
+    floatX *head_work;
+    double *norm_parts; // (NORM_BLOCKS)
+    StepState *state;   // on the device
+    BatchGPU batch;
+
+    ArenaGPU activation_arena, scratch_arena;
+    cudaStream_t stream;
+    std::vector<CapturedBatch> captured;
+    int use_graphs;
+
+    int B, T; // of the last forward pass
+} GPT2;
+
+// Gives the listed tensors, weights or gradients, their names in the struct.
+template <typename Number> static void name_weights(Weights<Number> *weights, const GPT2 *model, Number *all) {
+    const size_t *next = model->parameters.offsets;
+    weights->layers = (LayerWeights<Number> *)memory_allocate((size_t)model->config.L, sizeof(LayerWeights<Number>),
+                                                              "the list of layers");
+    weights->wte = all + *next++;
+    weights->wpe = all + *next++;
+    for (int l = 0; l < model->config.L; l++) {
+        Number **slots = (Number **)&weights->layers[l];
+        for (int i = 0; i < LAYER_TENSORS; i++) slots[i] = all + *next++;
+    }
+    weights->lnf_weight = all + *next++;
+    weights->lnf_bias = all + *next++;
+}
+
+// Layer 0 has every tensor; the other layers only what is not computed again (see share_activations).
+static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
+    ArenaGPU *arena = &model->activation_arena;
+    LayerActivations *a = &model->acts.layers[l];
+    size_t cheap = l == 0 || model->recompute < RECOMPUTE_CHEAP ? N : 0;
+    size_t block = l == 0 || model->recompute < RECOMPUTE_BLOCKS ? N : 0;
+    size_t saved = block ? model->attention->saved_size(&model->attention_config) : 0;
+    arena_gpu_plan(arena, &a->ln1, cheap * C);
+    arena_gpu_plan(arena, &a->ln1_mean, block), arena_gpu_plan(arena, &a->ln1_rstd, block);
+    arena_gpu_plan(arena, &a->qkv, block * 3 * C);
+    arena_gpu_plan(arena, &a->attention_saved, saved);
+    arena_gpu_plan(arena, &a->attention_out, block * C);
+    arena_gpu_plan(arena, &a->residual_mid, block * C);
+    arena_gpu_plan(arena, &a->ln2, cheap * C);
+    arena_gpu_plan(arena, &a->ln2_mean, block), arena_gpu_plan(arena, &a->ln2_rstd, block);
+    arena_gpu_plan(arena, &a->fc, block * 4 * C), arena_gpu_plan(arena, &a->fc_gelu, cheap * 4 * C);
+    arena_gpu_plan(arena, &a->residual_out, N * C);
+}
+
+// What plan_layer left without a place of its own is the first layer's.
+static void share_activations(LayerActivations *a, const LayerActivations *first) {
+    void **own = (void **)a, *const *shared = (void *const *)first;
+    for (size_t i = 0; i < sizeof *a / sizeof(void *); i++)
+        if (!own[i]) own[i] = shared[i];
+}
+
+static void plan_activations(GPT2 *model, size_t N, size_t C) {
+    ArenaGPU *arena = &model->activation_arena;
+    Activations *acts = &model->acts;
+    acts->layers = (LayerActivations *)memory_allocate_zeroed((size_t)model->config.L, sizeof(LayerActivations),
+                                                              "the list of layers");
+    arena_gpu_plan(arena, &acts->embedded, N * C);
+    for (int l = 0; l < model->config.L; l++) plan_layer(model, l, N, C);
+    arena_gpu_plan(arena, &acts->branch, N * C);
+    arena_gpu_plan(arena, &acts->lnf, N * C);
+    arena_gpu_plan(arena, &acts->lnf_mean, N), arena_gpu_plan(arena, &acts->lnf_rstd, N);
+    arena_gpu_plan(arena, &acts->losses, N);
+}
+
+static void plan_scratch(GPT2 *model, size_t N, size_t C) {
+    ArenaGPU *arena = &model->scratch_arena;
+    size_t logits_rows = (size_t)head_rows((int)N, model->config.V);
+    arena_gpu_plan(arena, &model->head_work, logits_rows * (size_t)padded_vocabulary(model->config.V));
+    arena_gpu_plan(arena, &model->layernorm_work, layernorm_work(N, C));
+    arena_gpu_plan(arena, &model->back.dresidual, N * C);
+    arena_gpu_plan(arena, &model->back.dhidden, N * C);
+    arena_gpu_plan(arena, &model->back.dwide, N * 4 * C);
+    arena_gpu_plan(arena, &model->back.dbranch, model->dropout > 0 ? N * C : 0);
+    arena_gpu_plan(arena, &model->back.dbias, 4 * C);
+    arena_gpu_plan(arena, &model->norm_parts, NORM_BLOCKS);
+    arena_gpu_plan(arena, &model->state, 1);
+}
+
+// Plans and allocates a model. attention_config.B and .T are the most rows and tokens per row of any forward pass; with
+// `trains` 0 there are only weights and the attention's scratch, for decoding. `model` is a GPT2 of zeros.
+static void gpt2_create(GPT2 *model, const GPT2Config *config, const AttentionGPU *attention,
+                        const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
+                        int recompute) {
+    size_t N = (size_t)attention_config->B * (size_t)attention_config->T, C = (size_t)config->C;
+    model->config = *config, model->attention = attention, model->attention_config = *attention_config;
+    model->dropout = dropout_share, model->seed = seed, model->recompute = recompute, model->trains = trains;
+    model->activation_arena.what = "activations", model->scratch_arena.what = "scratch";
+    model->rounded_for_step = -1;
+    cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
+    parameters_gpu_create(&model->parameters, config, attention->cpu, attention_config, padded_vocabulary(config->V),
+                          trains);
+    arena_gpu_plan(&model->scratch_arena, &model->attention_work, attention->work_size(attention_config));
+    if (trains) plan_activations(model, N, C), plan_scratch(model, N, C);
+    arena_gpu_allocate(&model->activation_arena), arena_gpu_allocate(&model->scratch_arena);
+    name_weights(&model->weights, model, model->parameters.rounded);
+    if (!trains) return;
+    name_weights(&model->dweights, model, model->parameters.gradients);
+    for (int l = 1; l < config->L; l++) share_activations(&model->acts.layers[l], &model->acts.layers[0]);
+    batch_gpu_create(&model->batch, N, config->V, config->L);
+}
+
+static void gpt2_free(GPT2 *model) {
+    cuda_check(cudaStreamSynchronize(model->stream));
+    for (CapturedBatch &captured : model->captured)
+        if (captured.graph) cuda_check(cudaGraphExecDestroy(captured.graph));
+    parameters_gpu_free(&model->parameters);
+    arena_gpu_free(&model->activation_arena), arena_gpu_free(&model->scratch_arena);
+    batch_gpu_free(&model->batch);
+    cuda_check(cudaStreamDestroy(model->stream));
+    free(model->weights.layers), free(model->dweights.layers), free(model->acts.layers);
+}
+
+// What files hold of the model; core/gpt2_parameters.h reads, writes and initialises it.
+static ModelTensors gpt2_tensors(const GPT2 *model) {
+    ModelTensors tensors = {};
+    tensors.config = model->config;
+    tensors.attention = model->attention->cpu;
+    tensors.attention_config = model->attention_config;
+    tensors.parameters = model->parameters.list;
+    tensors.count = model->parameters.count;
+    tensors.constants = model->parameters.host_constants;
+    return tensors;
+}
+
+// site 0: the embeddings; l + 1: layer l's attention output
+static Dropout dropout_at(const GPT2 *model, int site, float share) {
+    return dropout_of(share, model->batch.device.dropout_keys + site, model->batch.device.first_token);
+}
+
+static AttentionConfig attention_config_now(const GPT2 *model) {
+    AttentionConfig config = model->attention_config;
+    config.B = model->B, config.T = model->T;
+    return config;
+}
+
+static floatX *layer_input(const GPT2 *model, int l) {
+    return l > 0 ? model->acts.layers[l - 1].residual_out : model->acts.embedded;
+}
+
+// Layer l's qkv (B,T,3C) -> attention_out (B,T,C), and back: back.dhidden (B,T,C) -> back.dwide (B,T,3C).
+static void attention_forward(GPT2 *model, int l) {
+    Range range("attention forward", WORK_ATTENTION, model->stream);
+    LayerActivations *a = &model->acts.layers[l];
+    AttentionConfig config = attention_config_now(model);
+    model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->parameters.constants[l],
+                              model->attention_work, &config, model->stream);
+}
+
+static void attention_backward(GPT2 *model, int l) {
+    Range range("attention backward", WORK_ATTENTION, model->stream);
+    LayerActivations *a = &model->acts.layers[l];
+    AttentionConfig config = attention_config_now(model);
+    model->attention->backward(model->back.dwide, model->back.dhidden, a->qkv, a->attention_out, a->attention_saved,
+                               model->parameters.constants[l], model->attention_work, &config, model->stream);
+}
+
+// What layer l reads, (N,C), and leaves: residual_mid, and in acts.branch the MLP's output, which the LayerNorm that comes
+// next adds to it. So the layer begins by completing the residual stream of the layer before. `again`: its input stands
+// complete, and only what backward needs is computed.
+static void layer_forward(GPT2 *model, int l, float dropout_share, bool again) {
+    const LayerWeights<floatX> *w = &model->weights.layers[l];
+    LayerActivations *a = &model->acts.layers[l], *before = l > 0 && !again ? a - 1 : NULL;
+    floatX *x = layer_input(model, l), *branch = model->acts.branch;
+    int N = model->B * model->T, C = model->config.C;
+    cudaStream_t stream = model->stream;
+    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, before ? before->residual_mid : x, before ? branch : NULL,
+                      dropout_at(model, 0, 0), w->ln1_weight, w->ln1_bias, N, C, stream);
+    linear_forward(a->qkv, NULL, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C, stream);
+    attention_forward(model, l);
+    linear_forward(branch, NULL, a->attention_out, w->proj_weight, w->proj_bias, N, C, C, stream);
+    layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, x, branch,
+                      dropout_at(model, l + 1, dropout_share), w->ln2_weight, w->ln2_bias, N, C, stream);
+    if (model->recompute == RECOMPUTE_CHEAP) { // by the kernel that backward uses again: cuBLASLt's last bits differ
+        linear_forward(a->fc, NULL, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
+        gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, stream);
+    } else {
+        linear_forward(a->fc_gelu, a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
+    }
+    if (!again) linear_forward(branch, NULL, a->fc_gelu, w->fcproj_weight, w->fcproj_bias, N, 4 * C, C, stream);
+}
+
+// The uploaded inputs (B,T) -> acts.lnf (B*T,C). `training` turns dropout on.
+static void gpt2_hidden(GPT2 *model, int training) {
+    Activations *acts = &model->acts;
+    profile_phase(PHASE_FORWARD);
+    int N = model->B * model->T, C = model->config.C;
+    float share = training ? model->dropout : 0;
+    cudaStream_t stream = model->stream;
+    embedding_forward(acts->embedded, model->batch.device.inputs, model->weights.wte, model->weights.wpe, N, model->T,
+                      C, stream);
+    if (share > 0) dropout_forward(acts->embedded, acts->embedded, dropout_at(model, 0, share), N, C, stream);
+    for (int l = 0; l < model->config.L; l++) layer_forward(model, l, share, false);
+    LayerActivations *last = &acts->layers[model->config.L - 1];
+    layernorm_forward(acts->lnf, acts->lnf_mean, acts->lnf_rstd, last->residual_out, last->residual_mid, acts->branch,
+                      dropout_at(model, 0, 0), model->weights.lnf_weight, model->weights.lnf_bias, N, C, stream);
+}
+
+// state->loss = beta * state->loss + the sum of the losses (N); one block.
+__global__ void sum_losses_kernel(StepState *state, const float *losses, int N, float beta) {
+    double sum = 0;
+    for (int n = (int)threadIdx.x; n < N; n += BLOCK) sum += losses[n];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) state->loss = (beta == 0 ? 0 : state->loss) + sum;
+}
+
+static void head(GPT2 *model, floatX *dhidden, float beta) {
+    int N = model->B * model->T;
+    head_forward_backward(model->acts.losses, dhidden, model->dweights.wte, model->acts.lnf, model->weights.wte,
+                          model->batch.device.targets, model->batch.device.scale, N, model->config.C, model->config.V,
+                          head_rows(N, model->config.V), beta, model->head_work, model->stream);
+    sum_losses_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->acts.losses, N, beta);
+    launch_check();
+}
+
+// Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to the
+// last hidden state in back.dhidden and the head's share of dwte, and adds to state->loss.
+static void gpt2_forward(GPT2 *model, float beta) {
+    gpt2_hidden(model, 1);
+    head(model, model->back.dhidden, beta);
+}
+
+// Makes what --recompute did not keep again, by the same functions, so that the same bits come out. The last layer's
+// still stand: it is the first that backward comes to.
+static void recompute_layer(GPT2 *model, int l) {
+    const LayerWeights<floatX> *w = &model->weights.layers[l];
+    LayerActivations *a = &model->acts.layers[l];
+    int N = model->B * model->T, C = model->config.C;
+    Dropout none = dropout_at(model, 0, 0);
+    if (model->recompute == RECOMPUTE_NONE || l == model->config.L - 1) return;
+    if (model->recompute == RECOMPUTE_BLOCKS) {
+        layer_forward(model, l, model->dropout, true);
+        return;
+    }
+    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, NULL, layer_input(model, l), NULL, none, w->ln1_weight,
+                      w->ln1_bias, N, C, model->stream);
+    layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, NULL, a->residual_mid, NULL, none, w->ln2_weight, w->ln2_bias,
+                      N, C, model->stream);
+    gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, model->stream);
+}
+
+// back.dresidual (N,C): the gradient at the layer's output becomes the gradient at its input.
+static void layer_backward(GPT2 *model, int l, float beta) {
+    const LayerWeights<floatX> *w = &model->weights.layers[l];
+    LayerWeights<float> *dw = &model->dweights.layers[l];
+    LayerActivations *a = &model->acts.layers[l];
+    BackwardScratch *s = &model->back;
+    int N = model->B * model->T, C = model->config.C;
+    cudaStream_t stream = model->stream;
+    recompute_layer(model, l);
+    linear_backward(s->dwide, dw->fcproj_weight, dw->fcproj_bias, s->dresidual, a->fc_gelu, w->fcproj_weight, a->fc, N,
+                    4 * C, C, beta, s->dbias, stream);
+    linear_backward(s->dhidden, dw->fc_weight, dw->fc_bias, s->dwide, a->ln2, w->fc_weight, NULL, N, C, 4 * C, beta,
+                    s->dbias, stream);
+    layernorm_backward(s->dresidual, dw->ln2_weight, dw->ln2_bias, s->dhidden, a->residual_mid, a->ln2_mean,
+                       a->ln2_rstd, w->ln2_weight, N, C, beta, model->layernorm_work, stream);
+    const floatX *dbranch = s->dresidual;
+    if (model->dropout > 0) {
+        dropout_forward(s->dbranch, s->dresidual, dropout_at(model, l + 1, model->dropout), N, C, stream);
+        dbranch = s->dbranch;
+    }
+    linear_backward(s->dhidden, dw->proj_weight, dw->proj_bias, dbranch, a->attention_out, w->proj_weight, NULL, N, C,
+                    C, beta, s->dbias, stream);
+    attention_backward(model, l);
+    linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, NULL, N, C, 3 * C, beta,
+                    s->dbias, stream);
+    layernorm_backward(s->dresidual, dw->ln1_weight, dw->ln1_bias, s->dhidden, layer_input(model, l), a->ln1_mean,
+                       a->ln1_rstd, w->ln1_weight, N, C, beta, model->layernorm_work, stream);
+}
+
+// After gpt2_forward: the gradients of all weights. beta 0 overwrites them, beta 1 adds to them.
+static void gpt2_backward(GPT2 *model, float beta) {
+    Activations *acts = &model->acts;
+    BackwardScratch *s = &model->back;
+    profile_phase(PHASE_BACKWARD);
+    int N = model->B * model->T, C = model->config.C, L = model->config.L;
+    cudaStream_t stream = model->stream;
+    cuda_check(cudaMemsetAsync(s->dresidual, 0, (size_t)N * (size_t)C * sizeof(floatX), stream));
+    if (beta == 0)
+        cuda_check(
+            cudaMemsetAsync(model->dweights.wpe, 0, (size_t)model->config.max_T * (size_t)C * sizeof(float), stream));
+    layernorm_backward(s->dresidual, model->dweights.lnf_weight, model->dweights.lnf_bias, s->dhidden,
+                       layer_input(model, L), acts->lnf_mean, acts->lnf_rstd, model->weights.lnf_weight, N, C, beta,
+                       model->layernorm_work, stream);
+    for (int l = L - 1; l >= 0; l--) layer_backward(model, l, beta);
+    if (model->dropout > 0)
+        dropout_forward(s->dresidual, s->dresidual, dropout_at(model, 0, model->dropout), N, C, stream);
+    embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs,
+                       model->batch.device.by_token, N, model->T, C, model->config.V, stream);
+}
+
+// Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
+// backward; the attention by its own count. The head counts, the embedding look-up does not.
+static double gpt2_flops_per_token(const GPT2 *model) {
+    double C = model->config.C, matrices = model->config.L * 12.0 * C * C + (double)model->config.V * C;
+    return 6 * matrices + 3 * model->config.L * model->attention->cpu->flops(&model->attention_config);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The optimiser
+
+// The blocks of a sum over `count` numbers: a function of nothing else, so that the sum always has the same order.
+static unsigned norm_blocks(size_t count) {
+    unsigned blocks = blocks_for(count, 16 * BLOCK);
+    return blocks < (unsigned)NORM_BLOCKS ? blocks : (unsigned)NORM_BLOCKS;
+}
+
+// parts (blocks): sums of squares
+template <typename Number> __global__ void sum_squares_kernel(double *parts, const Number *x, size_t count) {
+    double squares = 0;
+    for (size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x; i < count; i += (size_t)gridDim.x * BLOCK)
+        squares += (double)to_float(x[i]) * (double)to_float(x[i]);
+    squares = block_sum(squares);
+    if (threadIdx.x == 0) parts[blockIdx.x] = squares;
+}
+
+// One block: the norm, and what follows from it.
+__global__ void finish_norm_kernel(StepState *state, const double *parts, int count, float clip) {
+    double squares = 0;
+    for (int b = (int)threadIdx.x; b < count; b += BLOCK) squares += parts[b];
+    squares = block_sum(squares);
+    if (threadIdx.x == 0) {
+        double norm = sqrt(squares);
+        state->norm = norm;
+        state->gradient_scale = clip > 0 && norm > clip ? (float)(clip / norm) : 1;
+        state->finite = isfinite(norm) && isfinite(state->loss);
+    }
+}
+
+// The global norm of all gradients, the clip factor and whether loss and norm are finite, all left on the device. The gaps
+// between the tensors are zeros.
+static void gpt2_gradient_norm(GPT2 *model, float clip) {
+    unsigned blocks = norm_blocks(model->parameters.numbers);
+    sum_squares_kernel<<<blocks, BLOCK, 0, model->stream>>>(model->norm_parts, model->parameters.gradients,
+                                                            model->parameters.numbers);
+    launch_check();
+    finish_norm_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->norm_parts, (int)blocks, clip);
+    launch_check();
+}
+
+// bf16 from fp32, up or down with a chance that makes the mean come out right: small updates are not lost. The lower half of
+// the bits is rounded by adding 16 random ones and cutting off.
+[[maybe_unused]] __device__ static inline __nv_bfloat16 round_randomly(float x, uint32_t word) {
+    if (!isfinite(x)) return __float2bfloat16_rn(x);
+    return __ushort_as_bfloat16((unsigned short)((__float_as_uint(x) + (word >> 16)) >> 16));
+}
+
+// The weights at place j of the flat arrays as the layers read them. In fp32 those are the master weights themselves.
+template <int WIDTH> __device__ static inline void store_weights(float *, const Floats<WIDTH> &, uint64_t, size_t) {}
+template <int WIDTH>
+__device__ static inline void store_weights(__nv_bfloat16 *rounded, const Floats<WIDTH> &x, uint64_t key, size_t j) {
+    Packed<__nv_bfloat16, WIDTH> packed;
+    uint32_t words[WIDTH];
+    random_words_gpu(words, key, j);
+    for (int k = 0; k < WIDTH; k++) packed.number[k] = round_randomly(x.at[k], words[k]);
+    *reinterpret_cast<Packed<__nv_bfloat16, WIDTH> *>(rounded + j) = packed;
+}
+
+template <int WIDTH>
+__global__ void round_weights_kernel(floatX *rounded, const float *master, uint64_t key, size_t count) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t j = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < count; j += stride)
+        store_weights<WIDTH>(rounded, load<WIDTH>(master + j), key, j);
+}
+
+// The rounding of the weights is a function of the master weights and the step that they are for: a resumed run finds the
+// same ones.
+static uint64_t rounding_key(const GPT2 *model, int64_t step) {
+    return random_key(model->seed, "rounding", (uint64_t)step);
+}
+
+static void gpt2_round_weights(GPT2 *model, int64_t step) {
+    if (model->rounded_for_step == step || sizeof(floatX) == sizeof(float)) return;
+    model->rounded_for_step = step;
+    LAUNCH(round_weights_kernel, model->parameters.numbers, blocks_walking(model->parameters.numbers), BLOCK,
+           model->stream, model->parameters.rounded, model->parameters.master, rounding_key(model, step),
+           model->parameters.numbers);
+}
+
+typedef struct {
+    float beta1, beta2, eps;
+    float step_size, v_scale; // the learning rate and AdamW's corrections for the moments' start at 0
+    float keep;               // 1 - rate * weight decay
+} AdamW;
+
+// AdamW in one pass over weight, gradient and moments, the clip factor folded in, and the layers' weights with it. When
+// the step is not finite, weights and moments stay. `first`: the place of the first of `count` numbers.
+template <int WIDTH>
+__global__ void adamw_kernel(float *master, floatX *rounded, float *m, float *v, const float *gradients,
+                             const StepState *state, AdamW adamw, uint64_t key, size_t first, size_t count) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH, end = first + count;
+    for (size_t j = first + ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < end; j += stride) {
+        Floats<WIDTH> value = load<WIDTH>(master + j);
+        if (state->finite) {
+            Floats<WIDTH> gradient = load<WIDTH>(gradients + j), m_new = load<WIDTH>(m + j), v_new = load<WIDTH>(v + j);
+            for (int k = 0; k < WIDTH; k++) {
+                float g = gradient.at[k] * state->gradient_scale;
+                m_new.at[k] = adamw.beta1 * m_new.at[k] + (1 - adamw.beta1) * g;
+                v_new.at[k] = adamw.beta2 * v_new.at[k] + (1 - adamw.beta2) * g * g;
+                value.at[k] = value.at[k] * adamw.keep -
+                              adamw.step_size * m_new.at[k] / (sqrtf(v_new.at[k] * adamw.v_scale) + adamw.eps);
+            }
+            store(m + j, m_new), store(v + j, v_new), store(master + j, value);
+        }
+        store_weights<WIDTH>(rounded, value, key, j);
+    }
+}
+
+// Decay on matrices only. The device decides by itself whether the step is taken (see gpt2_gradient_norm).
+static void gpt2_update(GPT2 *model, const Settings *settings, int64_t step, double rate) {
+    ParametersGPU *p = &model->parameters;
+    int64_t t = step + 1;
+    uint64_t key = rounding_key(model, t);
+    size_t vectors = p->numbers - p->vector_start;
+    AdamW adamw = {};
+    adamw.beta1 = settings->beta1, adamw.beta2 = settings->beta2, adamw.eps = settings->adam_eps;
+    adamw.step_size = (float)(rate / (1 - pow(settings->beta1, (double)t)));
+    adamw.v_scale = (float)(1 / (1 - pow(settings->beta2, (double)t)));
+    adamw.keep = (float)(1 - rate * settings->weight_decay);
+    LAUNCH(adamw_kernel, p->matrix_end, blocks_walking(p->matrix_end), BLOCK, model->stream, p->master, p->rounded,
+           p->m, p->v, p->gradients, model->state, adamw, key, (size_t)0, p->matrix_end);
+    adamw.keep = 1;
+    LAUNCH(adamw_kernel, vectors, blocks_walking(vectors), BLOCK, model->stream, p->master, p->rounded, p->m, p->v,
+           p->gradients, model->state, adamw, key, p->vector_start, vectors);
+    model->rounded_for_step = t;
+}
+
+static StepState gpt2_state(GPT2 *model) {
+    StepState state;
+    cuda_check(cudaMemcpyAsync(&state, model->state, sizeof state, cudaMemcpyDeviceToHost, model->stream));
+    cuda_check(cudaStreamSynchronize(model->stream));
+    return state;
+}
+
+// ---- what to say when a number is not finite; nothing here is fast
+
+template <typename Number> static bool all_finite(GPT2 *model, const Number *x, size_t count) {
+    double parts[NORM_BLOCKS], sum = 0;
+    unsigned blocks = norm_blocks(count);
+    sum_squares_kernel<<<blocks, BLOCK, 0, model->stream>>>(model->norm_parts, x, count);
+    launch_check();
+    cuda_check(
+        cudaMemcpyAsync(parts, model->norm_parts, blocks * sizeof(double), cudaMemcpyDeviceToHost, model->stream));
+    cuda_check(cudaStreamSynchronize(model->stream));
+    for (unsigned b = 0; b < blocks; b++) sum += parts[b];
+    return isfinite(sum);
+}
+
+static const char *gpt2_bad_gradient(GPT2 *model) {
+    for (int i = 0; i < model->parameters.count; i++)
+        if (!all_finite(model, model->parameters.gradients + model->parameters.offsets[i],
+                        model->parameters.list[i].count))
+            return model->parameters.list[i].name;
+    return NULL;
+}
+
+// Where the numbers went bad first: walks the last forward pass in its order, then the gradients.
+static const char *gpt2_find_trouble(GPT2 *model, const char *bad_gradient) {
+    static char text[128];
+    size_t count = (size_t)(model->B * model->T) * (size_t)model->config.C;
+    if (!all_finite(model, model->acts.embedded, count)) return "the embeddings";
+    for (int l = 0; l < model->config.L; l++) {
+        const LayerActivations *a = &model->acts.layers[l];
+        const struct {
+            const char *name;
+            const floatX *values;
+            size_t count;
+        } tensors[] = {{"qkv", a->qkv, 3 * count},
+                       {"attention output", a->attention_out, count},
+                       {"attention projection", a->residual_mid, count},
+                       {"MLP", a->fc, 4 * count},
+                       {"output", a->residual_out, count}};
+        size_t first = model->recompute == RECOMPUTE_BLOCKS ? 4 : 0; // the others are not this layer's any more
+        for (size_t i = first; i < sizeof tensors / sizeof *tensors; i++) {
+            if (all_finite(model, tensors[i].values, tensors[i].count)) continue;
+            snprintf(text, sizeof text, "layer %d's %s", l, tensors[i].name);
+            return text;
+        }
+    }
+    if (bad_gradient) snprintf(text, sizeof text, "the gradient of %s", bad_gradient);
+    return bad_gradient ? text : "the head";
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What the training loop (core/trainer.c) asks of the model
+
+// Forward and backward of the micro-batch that was uploaded.
+static void launch_micro_batch(GPT2 *model, float beta) {
+    gpt2_forward(model, beta);
+    gpt2_backward(model, beta);
+}
+
+// The same as one CUDA graph, which spares the host hundreds of launches. The first micro-batch of a shape is launched as
+// it is, so that cuBLASLt's choices are made; the second is captured.
+static void launch_captured(GPT2 *model, int beta) {
+    for (CapturedBatch &captured : model->captured) {
+        if (captured.B != model->B || captured.T != model->T || captured.beta != beta) continue;
+        if (!captured.graph) {
+            cudaGraph_t graph;
+            cuda_check(cudaStreamBeginCapture(model->stream, cudaStreamCaptureModeThreadLocal));
+            launch_micro_batch(model, (float)beta);
+            cuda_check(cudaStreamEndCapture(model->stream, &graph));
+            cuda_check(cudaGraphInstantiate(&captured.graph, graph, 0));
+            cuda_check(cudaGraphDestroy(graph));
+        }
+        cuda_check(cudaGraphLaunch(captured.graph, model->stream));
+        return;
+    }
+    model->captured.push_back({model->B, model->T, beta, NULL});
+    launch_micro_batch(model, (float)beta);
+}
+
+static void begin_micro_batch(GPT2 *model, const MicroBatch *batch, int training) {
+    model->B = batch->B, model->T = batch->T;
+    batch_gpu_upload(&model->batch, batch, training, model->seed, model->stream);
+    gpt2_round_weights(model, batch->step);
+}
+
+static void backend_gradients(void *backend_model, const MicroBatch *batch) {
+    GPT2 *model = (GPT2 *)backend_model;
+    int beta = batch->is_first ? 0 : 1;
+    begin_micro_batch(model, batch, 1);
+    if (model->use_graphs && !profiling)
+        launch_captured(model, beta);
+    else
+        launch_micro_batch(model, (float)beta);
+}
+
+// Without dropout.
+static double backend_evaluate(void *backend_model, const MicroBatch *batch) {
+    GPT2 *model = (GPT2 *)backend_model;
+    begin_micro_batch(model, batch, 0);
+    gpt2_hidden(model, 0);
+    head(model, NULL, 0);
+    return gpt2_state(model).loss;
+}
+
+static StepOutcome backend_update(void *backend_model, const Settings *settings, int64_t step, double rate) {
+    GPT2 *model = (GPT2 *)backend_model;
+    Range range("norm and AdamW", WORK_OPTIMIZER, model->stream);
+    gpt2_gradient_norm(model, settings->clip);
+    gpt2_update(model, settings, step, rate);
+    StepState state = gpt2_state(model);
+    return {state.loss, state.norm, state.finite ? NULL : gpt2_bad_gradient(model)};
+}
+
+static void *backend_create(const Settings *settings, const Attention *attention) {
+    char why[256];
+    const AttentionGPU *on_device = attention_gpu_find(attention->name);
+    if (!on_device) die("option --attention: %s has no GPU kernels; use ./train_gpt2", attention->name);
+    if (on_device->check && on_device->check(&settings->attention_config, why, sizeof why))
+        die("attention %s on the GPU: %s", attention->name, why);
+    GPT2 *model = new GPT2();
+    gpt2_create(model, &settings->model, on_device, &settings->attention_config, settings->dropout,
+                (uint64_t)settings->seed, 1, settings->recompute);
+    model->use_graphs = settings->graphs;
+    profiling = settings->profile;
+    return model;
+}
+
+static void backend_free(void *model) {
+    gpt2_free((GPT2 *)model);
+    delete (GPT2 *)model;
+}
+
+static void backend_fetch(void *backend_model) {
+    GPT2 *model = (GPT2 *)backend_model;
+    parameters_gpu_fetch(&model->parameters, model->stream);
+}
+
+static void backend_send(void *backend_model) {
+    GPT2 *model = (GPT2 *)backend_model;
+    parameters_gpu_send(&model->parameters, model->stream);
+    model->rounded_for_step = -1;
+}
+
+static void backend_print_memory(const void *backend_model) {
+    const GPT2 *model = (const GPT2 *)backend_model;
+    const ParametersGPU *p = &model->parameters;
+    const ArenaGPU *arenas[] = {&p->weight_arena,         &p->gradient_arena,    &p->moment_arena,
+                                &model->activation_arena, &model->scratch_arena, &p->constant_arena};
+    double total = (double)matmul_gpu_workspace_bytes() / 1e6;
+    printf("%-14scuBLASLt %.1f MB, ", "GPU memory", total);
+    for (const ArenaGPU *arena : arenas) {
+        double megabytes = (double)arena_gpu_bytes(arena) / 1e6;
+        total += megabytes;
+        if (megabytes > 0) printf("%s %.1f MB, ", arena->what, megabytes);
+    }
+    printf("in all %.1f MB\n", total);
+}
+
+static Backend gpu_backend(void) {
+    Backend gpu = {};
+    gpu.create = backend_create, gpu.free = backend_free;
+    gpu.tensors = [](void *model) { return gpt2_tensors((GPT2 *)model); };
+    gpu.fetch = backend_fetch, gpu.send = backend_send;
+    gpu.gradients = backend_gradients, gpu.evaluate = backend_evaluate, gpu.update = backend_update;
+    gpu.find_trouble = [](void *model, const char *bad) { return gpt2_find_trouble((GPT2 *)model, bad); };
+    gpu.flops_per_token = [](const void *model) { return gpt2_flops_per_token((const GPT2 *)model); };
+    gpu.machine_gflops = gpu_peak_gflops, gpu.device = gpu_device_name;
+    gpu.print_memory = backend_print_memory;
+    return gpu;
+}
+
+#ifndef GPT2_MODEL_ONLY // sample_gpt2.cu and test_gpt2.cu take what is above
+int main(int argc, char **argv) {
+    Backend gpu = gpu_backend();
+    return trainer_main(&gpu, argc, argv);
+}
+#endif
