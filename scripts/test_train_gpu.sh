@@ -87,9 +87,11 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     check "slay on the CPU" run ./train_gpt2 slay_cpu $small --steps 2 --attention slay --dropout 0.1
     check "slay: losses" losses_agree slay slay_cpu 0.0001
     # ---- numbers that are not finite
-    ! run "$fp32" bad $small --steps 6 --lr 1e30 --clip 0 --weight-decay 0
+    bad="--lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 24" # weights grow 9999-fold a step
+    ! run "$fp32" bad $small $bad
     check "a run that blows up stops" grep -q "is not finite .*the weights are as they were before" "$work/err"
-    check "and can be told to go on" run "$fp32" skips $small --steps 6 --lr 1e30 --clip 0 --weight-decay 0 --on-nan skip
+    check "and can be told to go on" run "$fp32" skips $small $bad --on-nan skip
+    check "which its metrics tell" grep -q '"event": "skipped"' "$work/skips/metrics.jsonl"
     ! run "$fp32" unknown $small --attention nonsense
     check "an unknown attention" grep -q "option --attention: expected one of softmax" "$work/err"
 }

@@ -32,11 +32,11 @@ def occupancy(arch, registers, shared, threads):
     return blocks[limit] * warps * 32 / most_threads, limit
 
 
-def run(command, **options):
+def run(command, with_errors=False, **options):
     result = subprocess.run(command, capture_output=True, text=True, **options)
     if result.returncode != 0:
         sys.exit("%s\n%s" % (" ".join(command), result.stderr[-2000:]))
-    return result.stdout + result.stderr
+    return result.stdout + (result.stderr if with_errors else "")
 
 
 def compile_file(nvcc, build, source, precision):
@@ -50,7 +50,7 @@ def compile_file(nvcc, build, source, precision):
         for arch in ARCHITECTURES:
             flags += ["-gencode", "arch=compute_%s,code=sm_%s" % (arch, arch)]
         text = run([nvcc, "-std=c++17", "-O3", "-I.", "-Xptxas", "-v", "--keep", "--keep-dir", kept, "-c", source,
-                    "-o", os.path.join(kept, "a.o")] + flags)
+                    "-o", os.path.join(kept, "a.o")] + flags, with_errors=True)
         with open(log, "w") as out:
             out.write(text)
             for ptx in glob.glob(os.path.join(kept, "*compute_80*.ptx")):

@@ -46,7 +46,7 @@ cuda_tests_of = $(if $(CUDA_HEADERS),$(foreach precision,$(1) $(1)-bf16,$(CUDA_T
 CUDA_FAST_TESTS     := $(call cuda_tests_of,fast)
 # The trainer as a program, and the script that runs it.
 CUDA_FAST_PROGRAMS  := $(if $(CUDA_HEADERS),$(BUILD)/cuda_on_cpu/fast/train_gpt2 $(BUILD)/cuda_on_cpu/fast-bf16/train_gpt2)
-CUDA_FAST_SCRIPTS   :=
+CUDA_FAST_SCRIPTS   := $(if $(CUDA_HEADERS),scripts/test_train_gpu.sh)
 CUDA_CHECK_TESTS    := $(call cuda_tests_of,check)
 CUDA_ASAN_TESTS     := $(call cuda_tests_of,asan)
 CUDA_VALGRIND_TESTS := $(call cuda_tests_of,valgrind)
