@@ -206,8 +206,9 @@ def main():
            "was measured on a GPU**, except where a figure is said to be the paper's. How to measure: [gpu.md](gpu.md).", "",
            "## Attention alone: estimates beside the paper's measurements", "",
            "Forward pass of the attention module, embed 256, 8 heads, batch 1, causal. The estimate is a roofline: the larger of the "
-           "time to move the bytes and the time to compute at the data sheet's peak (%s). Real kernels stay below both; the paper's "
-           "figures are PyTorch's. The paper's memory for SLAY at 131072 tokens is 2442 MB." % "; ".join(
+           "time to move the bytes and the time to compute at the data sheet's peak (%s). It is a bound and not "
+           "a forecast: for the linear attentions it is less than the launches of a dozen kernels cost. The paper's figures are a "
+           "PyTorch module's as its authors timed it. The paper's memory for SLAY at 131072 tokens is 2442 MB." % "; ".join(
                "%s: %.2f TB/s, %.0f TFLOP/s bf16" % (name, gpu[0] / 1e12, gpu[1] / 1e12) for name, gpu in GPUS.items()), ""]
     attention_table(out, args)
     out += ["", "## Layers of GPT-2 124M: estimates", "", "Per token, bf16, forward and backward as `train_gpt2.cu` launches them.", ""]
