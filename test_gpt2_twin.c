@@ -60,7 +60,7 @@ void twin_head(double *losses, float *dhidden, float *dwte, const float *hidden,
 }
 
 void twin_adamw(Parameter *parameter, const Settings *settings, int64_t step, double rate, double gradient_scale) {
-    GPT2 model = {.parameters = parameter, .parameter_count = 1, .step = step};
+    GPT2 model = {.updated = parameter, .updated_count = 1, .step = step};
     gpt2_update(&model, settings, rate, gradient_scale);
 }
 
