@@ -17,6 +17,7 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 #include "core/gpu_peak.h"
 #include "core/kernel_gpu.h"
 #include "core/matmul_gpu.h"
+#include "core/parallel_nccl.h"
 #include "core/parameters_gpu.h"
 #include "core/random_gpu.h"
 
@@ -35,14 +36,14 @@ extern "C" {
 // A named range on Nsight's time line for as long as the object lives. With --profile the clock is read where work
 // begins, and so that it means something the host waits for the device there.
 static bool profiling;
-struct Range {
-    Range(const char *name, Work work, cudaStream_t stream) {
+struct NamedRange {
+    NamedRange(const char *name, Work work, cudaStream_t stream) {
         nvtxRangePushA(name);
         if (!profiling) return;
         cuda_check(cudaStreamSynchronize(stream));
         profile_work(work);
     }
-    ~Range() { nvtxRangePop(); }
+    ~NamedRange() { nvtxRangePop(); }
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ __global__ void dropout_kernel(floatX *out, const floatX *inp, Dropout dropout, 
 }
 
 static void dropout_forward(floatX *out, const floatX *inp, Dropout dropout, int N, int C, cudaStream_t stream) {
-    Range range("dropout", WORK_DROPOUT, stream);
+    NamedRange range("dropout", WORK_DROPOUT, stream);
     size_t count = (size_t)N * (size_t)C;
     LAUNCH(dropout_kernel, C, blocks_walking(count), BLOCK, stream, out, inp, dropout, count, C);
 }
@@ -103,7 +104,7 @@ __global__ void embedding_forward_kernel(floatX *out, const int *tokens, const f
 
 static void embedding_forward(floatX *out, const int *tokens, const floatX *wte, const floatX *wpe, int N, int T, int C,
                               cudaStream_t stream) {
-    Range range("embedding forward", WORK_EMBEDDING, stream);
+    NamedRange range("embedding forward", WORK_EMBEDDING, stream);
     size_t count = (size_t)N * (size_t)C;
     LAUNCH(embedding_forward_kernel, C, blocks_walking(count), BLOCK, stream, out, tokens, wte, wpe, count, T, C);
 }
@@ -148,7 +149,7 @@ template <int WIDTH> __global__ void position_gradient_kernel(float *dwpe, const
 // Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C).
 static void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int *tokens, RowsByToken lists,
                                int N, int T, int C, int V, cudaStream_t stream) {
-    Range range("embedding backward", WORK_EMBEDDING, stream);
+    NamedRange range("embedding backward", WORK_EMBEDDING, stream);
     int width = C % PACK == 0 ? PACK : 1;
     dim3 grid((unsigned)(N < V ? N : V), blocks_for((size_t)C, (size_t)(WARP * width)));
     LAUNCH(token_gradient_kernel, C, grid, BLOCK, stream, dwte, dout, tokens, lists, C);
@@ -196,7 +197,7 @@ __global__ void layernorm_forward_kernel(floatX *out, float *mean, float *rstd, 
 static void layernorm_forward(floatX *out, float *mean, float *rstd, floatX *sum, const floatX *inp,
                               const floatX *branch, Dropout dropout, const floatX *weight, const floatX *bias, int N,
                               int C, cudaStream_t stream) {
-    Range range("layernorm forward", WORK_LAYERNORM, stream);
+    NamedRange range("layernorm forward", WORK_LAYERNORM, stream);
     LAUNCH(layernorm_forward_kernel, C, blocks_for((size_t)N, WARPS), BLOCK, stream, out, mean, rstd, sum, inp, branch,
            dropout, weight, bias, N, C);
 }
@@ -275,7 +276,7 @@ static void sum_rows(float *dsum, const Number *part, size_t stride, int count, 
 static void layernorm_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
                                const float *mean, const float *rstd, const floatX *weight, int N, int C, float beta,
                                float *work, cudaStream_t stream) {
-    Range range("layernorm backward", WORK_LAYERNORM, stream);
+    NamedRange range("layernorm backward", WORK_LAYERNORM, stream);
     int blocks = (N + ROW_BLOCK - 1) / ROW_BLOCK;
     LAUNCH(layernorm_backward_kernel, C, (unsigned)blocks, BLOCK, stream, dinp, work, dout, inp, mean, rstd, weight, N,
            C);
@@ -321,13 +322,13 @@ template <int WIDTH> __global__ void gelu_backward_kernel(floatX *dout, const fl
 }
 
 static void gelu_forward(floatX *out, const floatX *inp, size_t count, cudaStream_t stream) {
-    Range range("gelu forward", WORK_GELU, stream);
+    NamedRange range("gelu forward", WORK_GELU, stream);
     LAUNCH(gelu_forward_kernel, count, blocks_walking(count), BLOCK, stream, out, inp, count);
 }
 
 // In place: dout becomes dinp.
 static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStream_t stream) {
-    Range range("gelu backward", WORK_GELU, stream);
+    NamedRange range("gelu backward", WORK_GELU, stream);
     LAUNCH(gelu_backward_kernel, count, blocks_walking(count), BLOCK, stream, dout, inp, count);
 }
 
@@ -342,7 +343,7 @@ static MatmulShape matmul_shape(int m, int n, int k, MatmulFusion fusion) {
 // out (N,OC) = inp (N,C) weight (C,OC) + bias (OC). With gelu_inp (N,OC) that goes there, and its GELU to out.
 static void linear_forward(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight, const floatX *bias,
                            int N, int C, int OC, cudaStream_t stream) {
-    Range range("linear forward", WORK_PRODUCTS, stream);
+    NamedRange range("linear forward", WORK_PRODUCTS, stream);
     MatmulShape fused = matmul_shape(N, OC, C, gelu_inp ? MATMUL_BIAS_GELU : MATMUL_BIAS);
     MatmulShape plain = matmul_shape(N, OC, C, MATMUL_BIAS);
     MatmulExtra extra = {};
@@ -384,7 +385,7 @@ static void linear_weight_backward(float *dweight, float *dbias, const floatX *d
 static void linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
                             const floatX *weight, floatX *gelu_inp, int N, int C, int OC, float beta, float *work,
                             cudaStream_t stream) {
-    Range range("linear backward", WORK_PRODUCTS, stream);
+    NamedRange range("linear backward", WORK_PRODUCTS, stream);
     linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
     MatmulShape shape = matmul_shape(N, C, OC, gelu_inp ? MATMUL_GELU_BACKWARD : MATMUL_PLAIN);
     shape.b_is_transposed = 1;
@@ -448,7 +449,7 @@ __global__ void classifier_kernel(float *losses, floatX *logits, const int *targ
 static void head_forward_backward(float *losses, floatX *dhidden, float *dwte, const floatX *hidden, const floatX *wte,
                                   const int *targets, const float *scale, int N, int C, int V, int rows_at_once,
                                   float beta, floatX *work, cudaStream_t stream) {
-    Range range("head", WORK_HEAD, stream);
+    NamedRange range("head", WORK_HEAD, stream);
     int padded = padded_vocabulary(V);
     for (int start = 0; start < N; start += rows_at_once) {
         int rows = N - start < rows_at_once ? N - start : rows_at_once;
@@ -556,6 +557,9 @@ typedef struct {
     cudaStream_t stream;
     std::vector<CapturedBatch> captured;
     int use_graphs;
+
+    ExchangeGPU *exchange; // with the other ranks; NULL: alone
+    int sends;             // backward hands its gradients to them as it makes them
 
     int B, T; // of the last forward pass
 } GPT2;
@@ -691,7 +695,7 @@ static floatX *layer_input(const GPT2 *model, int l) {
 
 // Layer l's qkv (B,T,3C) -> attention_out (B,T,C), and back: back.dhidden (B,T,C) -> back.dwide (B,T,3C).
 static void attention_forward(GPT2 *model, int l) {
-    Range range("attention forward", WORK_ATTENTION, model->stream);
+    NamedRange range("attention forward", WORK_ATTENTION, model->stream);
     LayerActivations *a = &model->acts.layers[l];
     AttentionConfig config = attention_config_now(model);
     model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->parameters.constants[l],
@@ -699,7 +703,7 @@ static void attention_forward(GPT2 *model, int l) {
 }
 
 static void attention_backward(GPT2 *model, int l) {
-    Range range("attention backward", WORK_ATTENTION, model->stream);
+    NamedRange range("attention backward", WORK_ATTENTION, model->stream);
     LayerActivations *a = &model->acts.layers[l];
     AttentionConfig config = attention_config_now(model);
     model->attention->backward(model->back.dwide, model->back.dhidden, a->qkv, a->attention_out, a->attention_saved,
@@ -819,6 +823,17 @@ static void layer_backward(GPT2 *model, int l, float beta) {
                        a->ln1_rstd, w->ln1_weight, N, C, beta, model->layernorm_work, stream);
 }
 
+// Where layer l's matrices begin in the flat arrays; wte comes behind the last layer's.
+static size_t matrices_of_layer(const GPT2 *model, int l) {
+    const size_t *offsets = model->parameters.offsets;
+    return l < model->config.L ? offsets[2 + l * LAYER_TENSORS + QKV_WEIGHT] : offsets[0];
+}
+
+// The gradients from place `start` up to `end` will not change any more in this step.
+static void gradients_ready(GPT2 *model, size_t start, size_t end) {
+    if (model->sends) exchange_gpu_ready(model->exchange, start, end - start);
+}
+
 // After gpt2_forward: the gradients of all weights. beta 0 overwrites them, beta 1 adds to them.
 static void gpt2_backward(GPT2 *model, float beta) {
     Activations *acts = &model->acts;
@@ -833,11 +848,16 @@ static void gpt2_backward(GPT2 *model, float beta) {
     layernorm_backward(s->dresidual, model->dweights.lnf_weight, model->dweights.lnf_bias, s->dhidden,
                        layer_input(model, L), acts->lnf_mean, acts->lnf_rstd, model->weights.lnf_weight, N, C, beta,
                        model->layernorm_work, stream);
-    for (int l = L - 1; l >= 0; l--) layer_backward(model, l, beta);
+    for (int l = L - 1; l >= 0; l--) {
+        layer_backward(model, l, beta);
+        gradients_ready(model, matrices_of_layer(model, l), matrices_of_layer(model, l + 1));
+    }
     if (model->dropout > 0)
         dropout_forward(s->dresidual, s->dresidual, dropout_at(model, 0, model->dropout), N, C, stream);
     embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs,
                        model->batch.device.by_token, N, model->T, C, model->config.V, stream);
+    gradients_ready(model, matrices_of_layer(model, L), model->parameters.numbers); // wte, and the vectors behind it
+    gradients_ready(model, 0, matrices_of_layer(model, 0));                         // wpe
 }
 
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
@@ -1071,7 +1091,8 @@ static void backend_gradients(void *backend_model, const MicroBatch *batch) {
     GPT2 *model = (GPT2 *)backend_model;
     int beta = batch->is_first ? 0 : 1;
     begin_micro_batch(model, batch, 1);
-    if (model->use_graphs && !profiling)
+    model->sends = model->exchange && batch->is_last;
+    if (model->use_graphs && !profiling && !model->sends) // NCCL's own stream stays out of graphs
         launch_captured(model, beta);
     else
         launch_micro_batch(model, (float)beta);
@@ -1086,10 +1107,18 @@ static double backend_evaluate(void *backend_model, const MicroBatch *batch) {
     return gpt2_state(model).loss;
 }
 
+// The gradients that are under way, and the loss.
+static void sum_over_ranks(GPT2 *model) {
+    NamedRange range("exchange", WORK_COMMUNICATION, model->stream);
+    exchange_gpu_finish(model->exchange);
+    exchange_gpu_sum(model->exchange, &model->state->loss, 1);
+}
+
 static StepOutcome backend_update(void *backend_model, const Settings *settings, int64_t step, double rate) {
     GPT2 *model = (GPT2 *)backend_model;
-    Range range("norm and AdamW", WORK_OPTIMIZER, model->stream);
-    gpt2_gradient_norm(model, settings->clip);
+    if (model->exchange) sum_over_ranks(model);
+    NamedRange range("norm and AdamW", WORK_OPTIMIZER, model->stream);
+    gpt2_gradient_norm(model, settings->clip); // of the same sums on every rank
     gpt2_update(model, settings, step, rate);
     StepState state = gpt2_state(model);
     return {state.loss, state.norm, state.finite ? NULL : gpt2_bad_gradient(model)};
@@ -1101,15 +1130,20 @@ static void *backend_create(const Settings *settings, const Attention *attention
     if (!on_device) die("option --attention: %s has no GPU kernels; use ./train_gpt2", attention->name);
     if (on_device->check && on_device->check(&settings->attention_config, why, sizeof why))
         die("attention %s on the GPU: %s", attention->name, why);
+    parallel_choose_device();
     GPT2 *model = new GPT2();
     gpt2_create(model, &settings->model, on_device, &settings->attention_config, settings->dropout,
                 (uint64_t)settings->seed, 1, settings->recompute);
+    if (parallel_ranks() > 1)
+        model->exchange =
+            exchange_gpu_create(model->parameters.master, model->parameters.gradients, settings->zero, model->stream);
     model->use_graphs = settings->graphs;
     profiling = settings->profile;
     return model;
 }
 
 static void backend_free(void *model) {
+    exchange_gpu_free(((GPT2 *)model)->exchange);
     gpt2_free((GPT2 *)model);
     delete (GPT2 *)model;
 }
@@ -1146,6 +1180,7 @@ static Backend gpu_backend(void) {
     gpu.tensors = [](void *model) { return gpt2_tensors((GPT2 *)model); };
     gpu.fetch = backend_fetch, gpu.send = backend_send;
     gpu.gradients = backend_gradients, gpu.evaluate = backend_evaluate, gpu.update = backend_update;
+    gpu.sums_over_ranks = exchange_gpu_exists();
     gpu.find_trouble = [](void *model, const char *bad) { return gpt2_find_trouble((GPT2 *)model, bad); };
     gpu.flops_per_token = [](const void *model) { return gpt2_flops_per_token((const GPT2 *)model); };
     gpu.machine_gflops = gpu_peak_gflops, gpu.device = gpu_device_name;

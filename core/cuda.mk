@@ -19,10 +19,9 @@ NVCC_OPTIONS  = -std=c++17 -O3 -lineinfo -I. -Xcompiler -Wall,-Wextra $(NVCC_GEN
 comma        := ,
 NVCC_LINK     = $(NVCC) -o $@ $(filter %.o,$^) $(BUILD)/libslay.a $(CONFIG_LIBS) -lm -Xcompiler -fopenmp $(NVCC_LIBS) \
     $(subst -pthread,-Xcompiler -pthread,$(patsubst -Wl$(comma)%,-Xlinker %,$(CONFIG_MPI_LIBS)))
-NVCC_WITHOUT := $(if $(findstring HAVE_NCCL,$(NVCC_FOUND)),,core/parallel_nccl.cu core/test_parallel_gpu.cu)
-NVCC_LIBRARY := $(filter-out core/test_% attention/test_% $(NVCC_WITHOUT),$(wildcard core/*.cu attention/*.cu))
+NVCC_LIBRARY := $(filter-out core/test_% attention/test_%,$(wildcard core/*.cu attention/*.cu))
 NVCC_PLAIN_TESTS := $(patsubst %.cu,%,$(notdir $(wildcard attention/test_*_gpu.cu)))
-NVCC_CORE_TESTS  := $(patsubst %.cu,%,$(notdir $(filter-out $(NVCC_WITHOUT),$(wildcard core/test_*_gpu.cu))))
+NVCC_CORE_TESTS  := $(patsubst %.cu,%,$(notdir $(wildcard core/test_*_gpu.cu)))
 NVCC_TESTS   := $(NVCC_PLAIN_TESTS) $(NVCC_CORE_TESTS) test_gpt2
 NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/launch_sizes.cu,$(wildcard dev/cuda/*.cu)))
 NVCC_SOURCES  = $(NVCC_LIBRARY) $(wildcard core/test_*_gpu.cu attention/test_*_gpu.cu dev/cuda/*.cu dev/bench/*.cu *.cu)

@@ -23,8 +23,13 @@ void parallel_choose_device(void) {
     cuda_check(cudaSetDevice(parallel_local_rank() % devices));
 }
 
-#if __has_include(<nccl.h>)
+// The header alone does not say that the library links: scripts/setup_cuda.sh tries, and defines HAVE_NCCL.
+#if defined HAVE_NCCL || (defined CUDA_ON_CPU_H && __has_include(<nccl.h>))
 #include <nccl.h>
+
+int exchange_gpu_exists(void) {
+    return 1;
+}
 
 struct ExchangeGPU {
     float *values, *gradients;
@@ -104,9 +109,10 @@ void exchange_gpu_sum(ExchangeGPU *exchange, double *numbers, size_t count) {
 
 #else // a build without NCCL: one rank, which has nobody to exchange with
 
+int exchange_gpu_exists(void) {
+    return 0;
+}
 ExchangeGPU *exchange_gpu_create(float *, float *, int, cudaStream_t) {
-    if (parallel_ranks() > 1)
-        die("%d ranks, but built without NCCL; install libnccl-dev, then make again", parallel_ranks());
     return NULL;
 }
 void exchange_gpu_free(ExchangeGPU *) {}

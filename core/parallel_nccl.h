@@ -19,6 +19,9 @@ extern "C" {
 
 typedef struct ExchangeGPU ExchangeGPU;
 
+// Whether this build has NCCL; without it there is no exchange and only one rank can train.
+int exchange_gpu_exists(void);
+
 // Ranks of one machine take its devices in turn; more ranks than devices are refused.
 void parallel_choose_device(void);
 

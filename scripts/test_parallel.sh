@@ -97,12 +97,12 @@ fi
 losses() { # run: the losses of its steps and validations
     sed -n 's/.*"loss": \([0-9.]*\),.*/\1/p' "$1/metrics.jsonl"
 }
-check_losses() { # name run run: 20 steps and 2 validations; a difference that is no number fails
+check_losses() { # name run run [lines]: 20 steps and 2 validations; a difference that is no number fails
     losses "$2" >"$work/losses_a"
     losses "$3" >"$work/losses_b"
-    worst=$(paste -d ' ' "$work/losses_a" "$work/losses_b" | awk '
+    worst=$(paste -d ' ' "$work/losses_a" "$work/losses_b" | awk -v lines="${4:-22}" '
         { d = $1 > $2 ? $1 - $2 : $2 - $1; if (!(d <= 1e-5 * $1)) bad = bad " " NR ": " $1 " " $2; n++ }
-        END { print n == 22 && !bad ? "close" : n " lines," bad }')
+        END { print n == lines && !bad ? "close" : n " lines," bad }')
     check_equal "$1" "$worst" close
 }
 for attention in $(./train_gpt2 --attention list | cut -d ' ' -f 1); do
@@ -189,19 +189,21 @@ wait_for_checkpoint() { # run
 }
 process_of_rank() { # rank, run: its process id
     for directory in /proc/[0-9]*; do
-        { tr '\0' ' ' <"$directory/cmdline"; } 2>/dev/null | grep -q "^\./train_gpt2 .*$2" || continue
+        { tr '\0' ' ' <"$directory/cmdline"; } 2>/dev/null | grep -q "^[^ ]*/train_gpt2 .*$2" || continue
         { tr '\0' '\n' <"$directory/environ"; } 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && basename "$directory"
     done
 }
-start_run() { # run, ranks: one that does not end by itself
+start_run() { # run, ranks, program, options: one that does not end by itself
+    run=$1 number=$2
+    shift 2
     # shellcheck disable=SC2086
-    ranks "$2" ./train_gpt2 $small --zero 1 --steps 1G --save-every 100 --out "$1" &
+    ranks "$number" "$@" $small --steps 1G --out "$run" &
     running=$!
-    wait_for_checkpoint "$1"
+    wait_for_checkpoint "$run"
 }
-# shellcheck disable=SC2086
-a_rank_dies() {
-    start_run "$work/killed" 3
+a_rank_dies() { # program, options
+    rm -rf "$work/killed"
+    start_run "$work/killed" 3 "$@"
     kill -9 "$(process_of_rank 1 "$work/killed")"
     began=$(date +%s)
     wait $running
@@ -212,7 +214,39 @@ a_rank_dies() {
     alone --resume "$work/killed" --steps 0 --quiet
     check_equal "killed: the last checkpoint is intact" "$?$(cat "$work/err")" 0
 }
-a_rank_dies
+a_rank_dies ./train_gpt2 --zero 1 --save-every 100
+
+# ---- the GPU's trainer as a program, executed on the CPU: beside one process, in micro-batches, and with a dead rank
+
+check_weights() { # name run run step: every number of the model within 2e-5; the files' headers are the same
+    header=$(od -An -tu4 -N4 "$2/$4/model.safetensors" | tr -d ' ')
+    for run in "$2" "$3"; do
+        tail -c +$((header + 9)) "$run/$4/model.safetensors" | od -An -v -tf4 -w4 >"$run.weights"
+    done
+    worst=$(paste "$2.weights" "$3.weights" | awk '{ d = $1 > $2 ? $1 - $2 : $2 - $1; if (!(d <= 2e-5)) bad++; n++ }
+        END { print n > 5000 && !bad ? "close" : bad " of " n " differ" }')
+    check_equal "$1" "$worst" close
+}
+gpu_trainer=$build/cuda_on_cpu/fast/train_gpt2
+# shellcheck disable=SC2086
+gpu_ranks() {
+    short="$small --micro-batch 2 --adam-eps 1e-5 --steps 6 --val-every 3"
+    for attention in softmax slay; do
+        "$gpu_trainer" $short --attention $attention --out "$work/gpu.1" >"$work/out" 2>"$work/err" </dev/null
+        check_worked "GPU, $attention alone" $? "$work/err"
+        for number in 2 4; do
+            works "GPU, $attention on $number ranks" ranks $number "$gpu_trainer" $short --attention $attention --out "$work/gpu.$number"
+            check_losses "GPU, $attention on $number ranks: losses" "$work/gpu.1" "$work/gpu.$number" 8
+            check_weights "GPU, $attention on $number ranks: weights" "$work/gpu.1" "$work/gpu.$number" step_00000006
+        done
+        rm -rf "$work"/gpu.?
+    done
+    ranks 2 "$gpu_trainer" $short --zero 1 --out "$work/none"
+    code=$?
+    refused "ZeRO on the GPU" "option --zero: expected 0"
+    a_rank_dies "$gpu_trainer" --save-every 2
+}
+if [ -x "$gpu_trainer" ]; then gpu_ranks; else echo "skipped: the GPU's trainer on many ranks ($gpu_trainer is not built)"; fi
 
 # A rank loses its data in the middle of the run: it says so, and the others end.
 # shellcheck disable=SC2086
