@@ -224,7 +224,7 @@ check_weights() { # name run run step: every number of the model within 2e-5; th
         tail -c +$((header + 9)) "$run/$4/model.safetensors" | od -An -v -tf4 -w4 >"$run.weights"
     done
     worst=$(paste "$2.weights" "$3.weights" | awk '{ d = $1 > $2 ? $1 - $2 : $2 - $1; if (!(d <= 2e-5)) bad++; n++ }
-        END { print n > 5000 && !bad ? "close" : bad " of " n " differ" }')
+        END { print (n > 5000 && !bad ? "close" : bad + 0 " of " n " differ") }')
     check_equal "$1" "$worst" close
 }
 gpu_trainer=$build/cuda_on_cpu/fast/train_gpt2
