@@ -20,6 +20,7 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 #include "core/parallel_nccl.h"
 #include "core/parameters_gpu.h"
 #include "core/random_gpu.h"
+#include "core/rounding_gpu.h"
 
 extern "C" {
 #include "core/memory.h"
@@ -538,7 +539,7 @@ typedef struct {
     float dropout;
     uint64_t seed;
     int recompute; // Recompute (core/settings.h)
-    int trains;    // gradients, moments and activations exist
+    int trains;    // gradients, moments and activations exist: 0, TRAINS or TRAINS_SHARING_MOMENTS
 
     ParametersGPU parameters;
     int64_t rounded_for_step; // the step that parameters.rounded is for
@@ -549,7 +550,7 @@ typedef struct {
     BackwardScratch back;
     float *attention_work, *layernorm_work;
     floatX *head_work;
-    double *norm_parts; // (NORM_BLOCKS)
+    double *norm_parts; // (NORM_BLOCKS and one for each part that is updated)
     StepState *state;   // on the device
     BatchGPU batch;
 
@@ -628,7 +629,7 @@ static void plan_scratch(GPT2 *model, size_t N, size_t C) {
     arena_gpu_plan(arena, &model->back.dwide, N * 4 * C);
     arena_gpu_plan(arena, &model->back.dbranch, model->dropout > 0 ? N * C : 0);
     arena_gpu_plan(arena, &model->back.dbias, 4 * C);
-    arena_gpu_plan(arena, &model->norm_parts, NORM_BLOCKS);
+    arena_gpu_plan(arena, &model->norm_parts, (size_t)(NORM_BLOCKS + model->parameters.updated_count));
     arena_gpu_plan(arena, &model->state, 1);
 }
 
@@ -794,6 +795,12 @@ static void recompute_layer(GPT2 *model, int l) {
     gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, model->stream);
 }
 
+// The gradients of this stretch will not change any more in this step.
+static void gradients_ready(GPT2 *model, int stretch) {
+    Range range = parameters_gpu_stretch(&model->parameters, stretch);
+    if (model->sends) exchange_gpu_ready(model->exchange, range.start, range.count);
+}
+
 // back.dresidual (N,C): the gradient at the layer's output becomes the gradient at its input.
 static void layer_backward(GPT2 *model, int l, float beta) {
     const LayerWeights<floatX> *w = &model->weights.layers[l];
@@ -821,17 +828,7 @@ static void layer_backward(GPT2 *model, int l, float beta) {
                     s->dbias, stream);
     layernorm_backward(s->dresidual, dw->ln1_weight, dw->ln1_bias, s->dhidden, layer_input(model, l), a->ln1_mean,
                        a->ln1_rstd, w->ln1_weight, N, C, beta, model->layernorm_work, stream);
-}
-
-// Where layer l's matrices begin in the flat arrays; wte comes behind the last layer's.
-static size_t matrices_of_layer(const GPT2 *model, int l) {
-    const size_t *offsets = model->parameters.offsets;
-    return l < model->config.L ? offsets[2 + l * LAYER_TENSORS + QKV_WEIGHT] : offsets[0];
-}
-
-// The gradients from place `start` up to `end` will not change any more in this step.
-static void gradients_ready(GPT2 *model, size_t start, size_t end) {
-    if (model->sends) exchange_gpu_ready(model->exchange, start, end - start);
+    gradients_ready(model, l);
 }
 
 // After gpt2_forward: the gradients of all weights. beta 0 overwrites them, beta 1 adds to them.
@@ -848,16 +845,13 @@ static void gpt2_backward(GPT2 *model, float beta) {
     layernorm_backward(s->dresidual, model->dweights.lnf_weight, model->dweights.lnf_bias, s->dhidden,
                        layer_input(model, L), acts->lnf_mean, acts->lnf_rstd, model->weights.lnf_weight, N, C, beta,
                        model->layernorm_work, stream);
-    for (int l = L - 1; l >= 0; l--) {
-        layer_backward(model, l, beta);
-        gradients_ready(model, matrices_of_layer(model, l), matrices_of_layer(model, l + 1));
-    }
+    for (int l = L - 1; l >= 0; l--) layer_backward(model, l, beta);
+    gradients_ready(model, STRETCH_VECTORS(L));
     if (model->dropout > 0)
         dropout_forward(s->dresidual, s->dresidual, dropout_at(model, 0, model->dropout), N, C, stream);
     embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs,
                        model->batch.device.by_token, N, model->T, C, model->config.V, stream);
-    gradients_ready(model, matrices_of_layer(model, L), model->parameters.numbers); // wte, and the vectors behind it
-    gradients_ready(model, 0, matrices_of_layer(model, 0));                         // wpe
+    gradients_ready(model, STRETCH_WTE(L)), gradients_ready(model, STRETCH_WPE(L));
 }
 
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
@@ -898,40 +892,35 @@ __global__ void finish_norm_kernel(StepState *state, const double *parts, int co
     }
 }
 
+// The squares of what this rank updates; returns in how many parts. Every rank has as many.
+static unsigned sum_squares(GPT2 *model) {
+    const ParametersGPU *p = &model->parameters;
+    unsigned used = 0, most = (unsigned)(NORM_BLOCKS / p->updated_count + 1);
+    for (int k = 0; k < p->updated_count; k++) {
+        Range range = p->updated[k].range;
+        unsigned wanted = norm_blocks(range.count), blocks = wanted < most ? wanted : most;
+        sum_squares_kernel<<<blocks, BLOCK, 0, model->stream>>>(model->norm_parts + used, p->gradients + range.start,
+                                                                p->updated[k].counts ? range.count : 0);
+        launch_check();
+        used += blocks;
+    }
+    return used;
+}
+
 // The global norm of all gradients, the clip factor and whether loss and norm are finite, all left on the device. The gaps
-// between the tensors are zeros.
+// between the tensors are zeros. Without ZeRO each rank has all sums and comes to the same norm by itself.
 static void gpt2_gradient_norm(GPT2 *model, float clip) {
-    unsigned blocks = norm_blocks(model->parameters.numbers);
-    sum_squares_kernel<<<blocks, BLOCK, 0, model->stream>>>(model->norm_parts, model->parameters.gradients,
-                                                            model->parameters.numbers);
+    unsigned parts = sum_squares(model);
+    if (model->trains == TRAINS_SHARING_MOMENTS) exchange_gpu_sum(model->exchange, model->norm_parts, parts);
+    finish_norm_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->norm_parts, (int)parts, clip);
     launch_check();
-    finish_norm_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->norm_parts, (int)blocks, clip);
-    launch_check();
-}
-
-// bf16 from fp32, up or down with a chance that makes the mean come out right: small updates are not lost. The lower half of
-// the bits is rounded by adding 16 random ones and cutting off.
-[[maybe_unused]] __device__ static inline __nv_bfloat16 round_randomly(float x, uint32_t word) {
-    if (!isfinite(x)) return __float2bfloat16_rn(x);
-    return __ushort_as_bfloat16((unsigned short)((__float_as_uint(x) + (word >> 16)) >> 16));
-}
-
-// The weights at place j of the flat arrays as the layers read them. In fp32 those are the master weights themselves.
-template <int WIDTH> __device__ static inline void store_weights(float *, const Floats<WIDTH> &, uint64_t, size_t) {}
-template <int WIDTH>
-__device__ static inline void store_weights(__nv_bfloat16 *rounded, const Floats<WIDTH> &x, uint64_t key, size_t j) {
-    Packed<__nv_bfloat16, WIDTH> packed;
-    uint32_t words[WIDTH];
-    random_words_gpu(words, key, j);
-    for (int k = 0; k < WIDTH; k++) packed.number[k] = round_randomly(x.at[k], words[k]);
-    *reinterpret_cast<Packed<__nv_bfloat16, WIDTH> *>(rounded + j) = packed;
 }
 
 template <int WIDTH>
 __global__ void round_weights_kernel(floatX *rounded, const float *master, uint64_t key, size_t count) {
     size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
     for (size_t j = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < count; j += stride)
-        store_weights<WIDTH>(rounded, load<WIDTH>(master + j), key, j);
+        store_weights<WIDTH>(rounded + j, load<WIDTH>(master + j), key, j);
 }
 
 // The rounding of the weights is a function of the master weights and the step that they are for: a resumed run finds the
@@ -955,12 +944,12 @@ typedef struct {
 } AdamW;
 
 // AdamW in one pass over weight, gradient and moments, the clip factor folded in, and the layers' weights with it. When
-// the step is not finite, weights and moments stay. `first`: the place of the first of `count` numbers.
+// the step is not finite, weights and moments stay. `first`: where the `count` numbers begin in the flat arrays.
 template <int WIDTH>
 __global__ void adamw_kernel(float *master, floatX *rounded, float *m, float *v, const float *gradients,
                              const StepState *state, AdamW adamw, uint64_t key, size_t first, size_t count) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH, end = first + count;
-    for (size_t j = first + ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < end; j += stride) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t j = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < count; j += stride) {
         Floats<WIDTH> value = load<WIDTH>(master + j);
         if (state->finite) {
             Floats<WIDTH> gradient = load<WIDTH>(gradients + j), m_new = load<WIDTH>(m + j), v_new = load<WIDTH>(v + j);
@@ -973,27 +962,39 @@ __global__ void adamw_kernel(float *master, floatX *rounded, float *m, float *v,
             }
             store(m + j, m_new), store(v + j, v_new), store(master + j, value);
         }
-        store_weights<WIDTH>(rounded, value, key, j);
+        store_weights<WIDTH>(rounded + j, value, key, first + j);
     }
+}
+
+static void update_part(GPT2 *model, const UpdatedPart *part, AdamW adamw, uint64_t key) {
+    const ParametersGPU *p = &model->parameters;
+    size_t at = part->range.start, count = part->range.count;
+    if (!part->decays) adamw.keep = 1;
+    LAUNCH(adamw_kernel, count, blocks_walking(count), BLOCK, model->stream, p->master + at, p->rounded + at,
+           p->m + part->moment, p->v + part->moment, p->gradients + at, model->state, adamw, key, at, count);
+}
+
+// ZeRO: every rank gets the master weights that the others have updated, and will round all of them when it needs them.
+static void gather_weights(GPT2 *model) {
+    for (int s = 0; s < STRETCHES(model->config.L); s++) {
+        Range stretch = parameters_gpu_stretch(&model->parameters, s);
+        exchange_gpu_values(model->exchange, stretch.start, stretch.count);
+    }
+    model->rounded_for_step = -1;
 }
 
 // Decay on matrices only. The device decides by itself whether the step is taken (see gpt2_gradient_norm).
 static void gpt2_update(GPT2 *model, const Settings *settings, int64_t step, double rate) {
-    ParametersGPU *p = &model->parameters;
     int64_t t = step + 1;
-    uint64_t key = rounding_key(model, t);
-    size_t vectors = p->numbers - p->vector_start;
     AdamW adamw = {};
     adamw.beta1 = settings->beta1, adamw.beta2 = settings->beta2, adamw.eps = settings->adam_eps;
     adamw.step_size = (float)(rate / (1 - pow(settings->beta1, (double)t)));
     adamw.v_scale = (float)(1 / (1 - pow(settings->beta2, (double)t)));
     adamw.keep = (float)(1 - rate * settings->weight_decay);
-    LAUNCH(adamw_kernel, p->matrix_end, blocks_walking(p->matrix_end), BLOCK, model->stream, p->master, p->rounded,
-           p->m, p->v, p->gradients, model->state, adamw, key, (size_t)0, p->matrix_end);
-    adamw.keep = 1;
-    LAUNCH(adamw_kernel, vectors, blocks_walking(vectors), BLOCK, model->stream, p->master, p->rounded, p->m, p->v,
-           p->gradients, model->state, adamw, key, p->vector_start, vectors);
+    for (int k = 0; k < model->parameters.updated_count; k++)
+        update_part(model, &model->parameters.updated[k], adamw, rounding_key(model, t));
     model->rounded_for_step = t;
+    if (model->trains == TRAINS_SHARING_MOMENTS) gather_weights(model);
 }
 
 static StepState gpt2_state(GPT2 *model) {
@@ -1130,11 +1131,13 @@ static void *backend_create(const Settings *settings, const Attention *attention
     if (!on_device) die("option --attention: %s has no GPU kernels; use ./train_gpt2", attention->name);
     if (on_device->check && on_device->check(&settings->attention_config, why, sizeof why))
         die("attention %s on the GPU: %s", attention->name, why);
+    int shares = parallel_ranks() > 1;
     parallel_choose_device();
     GPT2 *model = new GPT2();
     gpt2_create(model, &settings->model, on_device, &settings->attention_config, settings->dropout,
-                (uint64_t)settings->seed, 1, settings->recompute);
-    if (parallel_ranks() > 1)
+                (uint64_t)settings->seed, shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS,
+                settings->recompute);
+    if (shares)
         model->exchange =
             exchange_gpu_create(model->parameters.master, model->parameters.gradients, settings->zero, model->stream);
     model->use_graphs = settings->graphs;

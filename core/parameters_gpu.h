@@ -12,7 +12,17 @@
 extern "C" {
 #include "arena.h"
 #include "gpt2_parameters.h"
+#include "partition.h"
 }
+
+enum { TRAINS = 1, TRAINS_SHARING_MOMENTS }; // with ZeRO a rank has the moments of what it updates itself
+
+typedef struct {   // numbers that this rank updates
+    Range range;   // in the flat arrays
+    size_t moment; // where their moments begin in m and v
+    int decays;
+    int counts; // in the norm on this rank; what all ranks update counts on rank 0 only
+} UpdatedPart;
 
 typedef struct {
     Parameter *list; // with host memory for value, m and v
@@ -20,9 +30,12 @@ typedef struct {
     size_t *offsets;              // (count): where each parameter begins
     size_t matrix_end;            // of the last matrix's last number
     size_t vector_start, numbers; // of the flat arrays in all
+    UpdatedPart *updated;
+    int updated_count;
+    size_t moment_numbers; // of m and of v: as many as there are, or with ZeRO those of this rank's parts
     float *master, *gradients, *m, *v;
     floatX *rounded; // the weights that the layers read; in fp32 the master weights themselves
-    int trains;      // gradients and moments exist
+    int trains;      // gradients and moments exist: 0, TRAINS or TRAINS_SHARING_MOMENTS
 
     real **host_constants; // the attention's, per layer
     float **constants;
@@ -37,7 +50,14 @@ typedef struct {
 void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const Attention *attention,
                            const AttentionConfig *attention_config, int padded_V, int trains);
 void parameters_gpu_free(ParametersGPU *parameters);
-// The host's copies to the device, and back.
+// Backward completes the gradients in stretches: the matrices of layer 0 .. L-1, then these, up to STRETCHES(L) - 1.
+#define STRETCH_WTE(L)     (L)
+#define STRETCH_VECTORS(L) ((L) + 1)
+#define STRETCH_WPE(L)     ((L) + 2)
+#define STRETCHES(L)       ((L) + 3)
+Range parameters_gpu_stretch(const ParametersGPU *parameters, int stretch);
+// The host's copies to the device, and back. With ZeRO the host has whole moments: after a fetch, which all ranks call,
+// rank 0's are complete.
 void parameters_gpu_send(ParametersGPU *parameters, cudaStream_t stream);
 void parameters_gpu_fetch(ParametersGPU *parameters, cudaStream_t stream);
 

@@ -248,9 +248,6 @@ static int compare_options(const Trainer *trainer, Error *error) {
     if (parallel_ranks() > 1 && !trainer->backend->sums_over_ranks)
         return error_set(error, "started as one of %d processes, but built without NCCL; install it and make again",
                          parallel_ranks());
-    if (parallel_ranks() > 1 && trainer->settings.zero && !trainer->backend->join_moments)
-        return error_set(error, "option --zero: expected 0, this trainer's moments are whole on every rank; found %d",
-                         trainer->settings.zero);
     json_t *options = options_to_json(&trainer->options);
     json_object_del(options, "threads");
     int status = parallel_compare(options, "option --", error);
