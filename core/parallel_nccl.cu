@@ -18,7 +18,8 @@ void parallel_choose_device(void) {
     if (parallel_ranks() == 1) return;
 #ifndef CUDA_ON_CPU_H // which has one device for all
     if (parallel_local_rank() >= devices)
-        die("%d GPUs on this machine, but more ranks; start one rank per GPU", devices);
+        die("%d GPUs visible on this machine, but more ranks; start one rank per GPU, all GPUs visible to each",
+            devices);
 #endif
     cuda_check(cudaSetDevice(parallel_local_rank() % devices));
 }
