@@ -12,7 +12,6 @@ enum {
     GROUP = 4,             // rows that are multiplied at once
     RUN = 16,              // columns of a row that lie side by side
     FETCH_AHEAD = 2048,    // bytes; what measured best
-    FETCH_ROWS = GROUP,    // the same for rows that lie apart
     LARGEST_INT8 = 127,    // of a weight
     LARGEST_INT16 = 16383, // of an input: a block's sum of products stays below 2^31
     BLOCK = 1024,          // columns that share an input scale
@@ -210,11 +209,9 @@ static inline __attribute__((always_inline)) real sum_lanes(const Numbers *v) {
 static void dot_fp32(real sums[GROUP], const real *const rows[GROUP], const real *x, int columns) {
     Numbers even[GROUP] = {0}, odd[GROUP] = {0};
     int whole = columns / RUN * RUN;
-    size_t next = FETCH_ROWS * (size_t)columns; // four short streams: the machine's own fetching starts anew with each
     for (int c = 0; c < whole; c += RUN) {
         Numbers x0 = *(const Numbers *)(x + c), x1 = *(const Numbers *)(x + c + LANES);
         for (int i = 0; i < GROUP; i++) {
-            __builtin_prefetch(rows[i] + c + next);
             even[i] += x0 * *(const Numbers *)(rows[i] + c);
             odd[i] += x1 * *(const Numbers *)(rows[i] + c + LANES);
         }
