@@ -13,19 +13,7 @@ python3 scripts/compare_lib/test_compare.py >"$work/unit" 2>&1 || cat "$work/uni
 passed=$(sed -n '$s/^\([0-9]*\) passed, .*/\1/p' "$work/unit") failed=$(sed -n '$s/.*, \([0-9]*\) failed$/\1/p' "$work/unit")
 passed=${passed:-0} failed=${failed:-1}
 
-pass() { passed=$((passed + 1)); }
-fail() { # name, then what was compared
-    failed=$((failed + 1))
-    echo "FAIL $1"
-    shift
-    printf '    %s\n' "$@"
-}
-check_equal() { # name found expected
-    if [ "$2" = "$3" ]; then pass; else fail "$1" "found    $2" "expected $3"; fi
-}
-check_contains() { # name part file
-    if grep -qF -e "$2" "$3"; then pass; else fail "$1" "expected \"$2\"" "found    $(tail -c 600 "$3")"; fi
-}
+. scripts/checks.sh
 
 # ---- a small corpus and a small model
 mkdir "$work/data" || exit 1

@@ -18,22 +18,7 @@ passed=0 failed=0
 root=$(pwd)
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
-pass() { passed=$((passed + 1)); }
-fail() { # name, then what was compared
-    failed=$((failed + 1))
-    echo "FAIL $1"
-    shift
-    printf '    %s\n' "$@"
-}
-check_equal() { # name found expected
-    if [ "$2" = "$3" ]; then pass; else fail "$1" "found    $2" "expected $3"; fi
-}
-check_same_file() { # name file file
-    if difference=$(cmp "$2" "$3" 2>&1); then pass; else fail "$1" "$difference"; fi
-}
-check_contains() { # name part file
-    if grep -qF -e "$2" "$3"; then pass; else fail "$1" "expected \"$2\"" "found    $(head -c 600 "$3")"; fi
-}
+. scripts/checks.sh
 
 . scripts/tiny_shard.sh
 mkdir "$work/train" || exit 1

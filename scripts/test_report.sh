@@ -8,19 +8,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 export PYTHONDONTWRITEBYTECODE=1
 passed=0 failed=0
-pass() { passed=$((passed + 1)); }
-fail() { # name, then what was compared
-    failed=$((failed + 1))
-    echo "FAIL $1"
-    shift
-    printf '    %s\n' "$@"
-}
-check_equal() { # name found expected
-    if [ "$2" = "$3" ]; then pass; else fail "$1" "found    $2" "expected $3"; fi
-}
-check_contains() { # name part file
-    if grep -qF -e "$2" "$3"; then pass; else fail "$1" "expected \"$2\"" "found    $(tail -c 600 "$3")"; fi
-}
+. scripts/checks.sh
 report() { scripts/report "$@" >"$work/out" 2>"$work/err" </dev/null; }
 made_up() { (cd scripts && python3 -c "from compare_lib import made_up_runs as made_up; $1" "$work"); }
 

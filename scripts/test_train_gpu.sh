@@ -23,17 +23,7 @@ run() { # program, run directory, options; the start-up table and the step lines
     shift 2
     "$program" --out "$work/$directory" --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null
 }
-octal_bytes() { # value, bytes: little endian
-    awk -v value="$1" -v bytes="$2" 'BEGIN { for (; bytes > 0; bytes--) { printf "\\0%03o", value % 256; value = int(value / 256) } }'
-}
-make_shard() { # path tokens seed
-    {
-        printf '%b' "$(for word in 20240520 1 "$2"; do octal_bytes "$word" 4; done)"
-        head -c 1012 /dev/zero
-        printf '%b' "$(awk -v count="$2" -v x="$3" 'BEGIN {
-            for (i = 0; i < count; i++) { x = (x * 1103 + 12345) % 65536; printf "\\0%03o\\0000", int(x / 7) % 61 } }')"
-    } >"$1"
-}
+. scripts/tiny_shard.sh
 make_shard "$work/train.bin" 1500 1
 make_shard "$work/val.bin" 200 3
 small="--train $work/train.bin --val $work/val.bin --layers 2 --heads 2 --width 16 --context 32 --vocab 61 --sequence 16

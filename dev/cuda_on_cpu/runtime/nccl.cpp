@@ -160,8 +160,7 @@ MPI_Op mpi_reduction(ncclRedOp_t reduction) {
 }
 // Ranks that call different collectives, or the same with other sizes, would hang or mix data on real devices.
 void require_agreement(const Collective &c) {
-    unsigned long mine[3] = {c.send_count, (unsigned long)c.type, (unsigned long)c.reduction}, lowest[4], highest[4];
-    unsigned long all[4] = {mine[0], mine[1], mine[2], 0};
+    unsigned long all[4] = {c.send_count, (unsigned long)c.type, (unsigned long)c.reduction, 0}, lowest[4], highest[4];
     for (const char *letter = c.what; *letter; letter++) all[3] = all[3] * 31 + (unsigned char)*letter;
     MPI_Allreduce(all, lowest, 4, MPI_UNSIGNED_LONG, MPI_MIN, c.communicator->mpi);
     MPI_Allreduce(all, highest, 4, MPI_UNSIGNED_LONG, MPI_MAX, c.communicator->mpi);
@@ -177,9 +176,8 @@ void require_agreement(const Collective &c) {
 void require_agreement(const Collective &) {}
 #endif
 
-void all_reduce(const Collective &c) {
-    DeviceMemoryAccess access;
-    require_buffers(c, true, true);
+// What all ranks sent, reduced number by number.
+std::vector<double> reduced_numbers(const Collective &c) {
     std::vector<double> numbers = numbers_to_send(c);
 #ifdef HAVE_MPI
     if (c.communicator->ranks > 1) {
@@ -188,21 +186,19 @@ void all_reduce(const Collective &c) {
                       c.communicator->mpi);
     }
 #endif
-    store_reduced(c, numbers.data());
+    return numbers;
+}
+
+void all_reduce(const Collective &c) {
+    DeviceMemoryAccess access;
+    require_buffers(c, true, true);
+    store_reduced(c, reduced_numbers(c).data());
 }
 
 void reduce_scatter(const Collective &c) {
     DeviceMemoryAccess access;
     require_buffers(c, true, true);
-    std::vector<double> numbers = numbers_to_send(c);
-#ifdef HAVE_MPI
-    if (c.communicator->ranks > 1) {
-        require_agreement(c);
-        MPI_Allreduce(MPI_IN_PLACE, numbers.data(), (int)numbers.size(), MPI_DOUBLE, mpi_reduction(c.reduction),
-                      c.communicator->mpi);
-    }
-#endif
-    store_reduced(c, numbers.data() + c.receive_count * (size_t)c.communicator->rank);
+    store_reduced(c, reduced_numbers(c).data() + c.receive_count * (size_t)c.communicator->rank);
 }
 
 void all_gather(const Collective &c) {
