@@ -119,7 +119,7 @@ bench: setup
 check:
 	@$(MAKE) --no-print-directory -s -j$$(nproc) EXTRA_CFLAGS="$(EXTRA_CFLAGS) -Werror" $(OBJECTS) $(DOUBLE_OBJECTS) \
 	    $(patsubst %.c,$(BUILD)/float/%.o,$(PROGRAM_SOURCES) $(filter-out %_gradient.c,$(TEST_SOURCES)) \
-	    train_gpt2.c sample_gpt2.c test_gpt2.c test_gpt2_twin.c $(wildcard dev/*.c dev/bench/*.c)) \
+	    train_gpt2.c sample_gpt2.c test_gpt2.c dev/cuda/gpt2_twin.c $(wildcard dev/*.c dev/bench/*.c)) \
 	    $(patsubst %.c,$(BUILD)/double/%.o,$(filter %_gradient.c,$(TEST_SOURCES)) test_gpt2.c)
 
 clean:

@@ -12,7 +12,7 @@ every tile: more than 256 threads * 4 numbers in a row, more than 32 rows in a b
 #include "core/test_gpu.h"
 
 extern "C" {
-#include "test_gpt2_twin.h"
+#include "dev/cuda/gpt2_twin.h"
 }
 
 #ifdef PRECISION_BF16

@@ -834,7 +834,7 @@ static const Backend cpu_backend = {.create = backend_create,
                                     .machine_gflops = matmul_measure_gflops,
                                     .print_memory = backend_print_memory};
 
-#ifndef GPT2_BACKEND_ONLY // test_gpt2_twin.c compares it with the GPU's
+#ifndef GPT2_BACKEND_ONLY // dev/cuda/gpt2_twin.c compares it with the GPU's
 int main(int argc, char **argv) {
     return trainer_main(&cpu_backend, argc, argv);
 }

@@ -42,9 +42,9 @@ $(NVCC_PLAIN_TESTS:%=$(BUILD)/cuda/$(1)/%): $(BUILD)/cuda/$(1)/%: $(BUILD)/cuda/
 	$$(NVCC_LINK)
 $(NVCC_CORE_TESTS:%=$(BUILD)/cuda/$(1)/%): $(BUILD)/cuda/$(1)/%: $(BUILD)/cuda/$(1)/core/%.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)
-$(BUILD)/cuda/$(1)/test_gpt2: $(BUILD)/cuda/$(1)/test_gpt2.o $(BUILD)/float/test_gpt2_twin.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+$(BUILD)/cuda/$(1)/test_gpt2: $(BUILD)/cuda/$(1)/test_gpt2.o $(BUILD)/float/dev/cuda/gpt2_twin.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)
-$(NVCC_CASES:%=$(BUILD)/cuda/$(1)/%): $(BUILD)/cuda/$(1)/%: $(BUILD)/cuda/$(1)/dev/cuda/%.o $(BUILD)/float/test_gpt2_twin.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+$(NVCC_CASES:%=$(BUILD)/cuda/$(1)/%): $(BUILD)/cuda/$(1)/%: $(BUILD)/cuda/$(1)/dev/cuda/%.o $(BUILD)/float/dev/cuda/gpt2_twin.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)
 $(BUILD)/cuda/$(1)/bench_gpu: $(BUILD)/cuda/$(1)/dev/bench/bench_gpu.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)

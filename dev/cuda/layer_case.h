@@ -8,7 +8,7 @@
 #include "../../core/test_gpu.h"
 
 extern "C" {
-#include "../../test_gpt2_twin.h"
+#include "gpt2_twin.h"
 }
 
 #ifdef PRECISION_BF16

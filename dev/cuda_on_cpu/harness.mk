@@ -13,8 +13,9 @@ CUDA_FLAGS           := -Wall -Wextra -fopenmp $(filter -D%,$(CONFIG_CFLAGS)) $(
 # Empty where there are no CUDA headers; then no .cu file is compiled and test_harness.sh says so.
 CUDA_HEADERS         := $(shell dev/cuda_on_cpu/headers.sh --find)
 
-# A C file X_twin.c beside a test X.cu is linked with it: what the test compares with.
-twin_of = $(patsubst %.c,$(BUILD)/float/%.o,$(wildcard $(basename $(1))_twin.c))
+# What the trainer's test and the progressions compare with: train_gpt2.c under names that C++ can link to.
+CUDA_TWIN            := $(BUILD)/float/dev/cuda/gpt2_twin.o
+twin_of               = $(if $(filter test_gpt2.cu,$(1)),$(CUDA_TWIN))
 
 # ---- rules for one mode and precision: $(1) mode, $(2) suffix of the directory, $(3) flags
 define cuda_rules
@@ -28,7 +29,7 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2: $(BUILD)/cuda_on_cpu/$(1)$(2)/train_gp
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 $(foreach case,$(CUDA_CASES),
-$(BUILD)/cuda_on_cpu/$(1)$(2)/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case).o $(BUILD)/float/test_gpt2_twin.o \
+$(BUILD)/cuda_on_cpu/$(1)$(2)/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case).o $(CUDA_TWIN) \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )

@@ -1,7 +1,8 @@
-// The C side of test_gpt2.cu: train_gpt2.c's layers and its model, under names that C++ can link to.
+// The C side of test_gpt2.cu and of the progressions in this folder: the layers and the model of train_gpt2.c, under names
+// that C++ can link to.
 #define GPT2_BACKEND_ONLY
-#include "train_gpt2.c"
-#include "test_gpt2_twin.h"
+#include "../../train_gpt2.c"
+#include "gpt2_twin.h"
 
 const Backend *twin_backend(void) {
     return &cpu_backend;

@@ -1,8 +1,9 @@
-// What test_gpt2.cu compares with: the functions of train_gpt2.c, whose names they bear, in host memory.
-#ifndef TEST_GPT2_TWIN_H
-#define TEST_GPT2_TWIN_H
+// What test_gpt2.cu and the progressions compare with: the functions of train_gpt2.c, whose names they bear, in host
+// memory.
+#ifndef DEV_CUDA_GPT2_TWIN_H
+#define DEV_CUDA_GPT2_TWIN_H
 
-#include "core/trainer.h"
+#include "../../core/trainer.h"
 
 #include <stdint.h>
 
