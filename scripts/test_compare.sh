@@ -37,11 +37,27 @@ final_losses() { # out: the last validation loss of each run
     done
 }
 
+speed_rounds() { # how many rounds, and of how many attentions
+    python3 -c 'import json, sys; r = json.load(open(sys.argv[1]))["speed"]["rounds"]; print(len(r), len(r[0]))' \
+        "$work/whole/measurements.json"
+}
+forget_rounds() { # count: as if the comparison had been interrupted while it measured; a figure shows that the rest stays
+    python3 - "$work/whole/measurements.json" "$1" <<'END'
+import json, sys
+found = json.load(open(sys.argv[1]))
+del found["speed"]["rounds"][-int(sys.argv[2]):]
+found["speed"]["rounds"][0]["softmax"] = 123.0
+json.dump(found, open(sys.argv[1], "w"))
+END
+}
+
 # ---- in one go
 toy "$work/whole"
 check_equal "exit code" $? 0
 final_losses "$work/whole" >"$work/losses_whole"
 check_contains "the table" "slay:R=1,M=4" "$work/out"
+check_equal "training speed was measured in rounds" "$(speed_rounds)" "5 2"
+check_contains "and the table says how" "5 rounds of" "$work/whole/results.md"
 check_contains "decoding was measured" '"65536"' "$work/whole/measurements.json"
 check_contains "a sample" '"samples"' "$work/whole/measurements.json"
 check_contains "the verdicts" '"against_softmax"' "$work/whole/results.json"
@@ -56,6 +72,11 @@ check_equal "an ordinary run for sample_gpt2" $? 0
 check_equal "an ordinary run for train_gpt2 --resume" $? 0
 compare "$work/whole"
 check_contains "nothing is trained twice" "4 of 4 runs are finished already" "$work/out"
+check_equal "nothing is measured twice" "$(grep -c 'training speed, round' "$work/out")" 0
+forget_rounds 2
+compare "$work/whole"
+check_equal "measuring goes on" "$(grep -c 'training speed, round' "$work/out") $(speed_rounds)" "2 5 2"
+check_contains "and keeps what there was" "123.0" "$work/whole/measurements.json"
 
 # ---- interrupted, then killed, then continued: the same losses
 cut=$work/cut

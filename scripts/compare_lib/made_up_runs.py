@@ -59,7 +59,7 @@ def write_comparison(directory, seeds=(1, 2, 3), variants=True):
     """A whole comparison as scripts/compare leaves it."""
     plan = {"jobs": 2, "threads": 1, "command": "scripts/compare --seeds 3", "runs": {}}
     measured = {"decode": {}, "samples": {}, "scaling": scaling_rows(), "notes": [], "prompt": "Jonas and the lost tray",
-                "scaling_shape": "2 heads of 64, one sequence"}
+                "scaling_shape": "2 heads of 64, one sequence", "speed": {"steps": 12, "threads": 1, "rounds": [{}, {}, {}]}}
     entries = ATTENTIONS + ([("slay:poly=exact,R=2", 0.69), ("slay:poly=nystrom", 0.73)] if variants else [])
     for entry, level in entries:
         name = entry.partition(":")[0]
@@ -67,6 +67,8 @@ def write_comparison(directory, seeds=(1, 2, 3), variants=True):
             run = f"{entry.replace(':', '_').replace('=', '-').replace(',', '_')}_seed{seed}"
             write_run(os.path.join(directory, run), {"name": name, "entry": entry}, seed, level, milliseconds=100.0 + 5 * len(entry))
             plan["runs"][run] = {"attention": entry, "seed": seed, "command": f"./train_gpt2 --attention {name} --seed {seed}"}
+        for number, each in enumerate(measured["speed"]["rounds"]):
+            each[entry] = (20000.0 - 100 * len(entry)) * (1 + 0.01 * number)
         quadratic = name in ("softmax", "yat", "yat-spherical")
         measured["decode"][entry] = {"1024": 7000.0, "65536": 100.0 if quadratic else 6000.0}
         measured["samples"][entry] = "Jonas and the lost tray\n\nJonas lived in the village of Underhill. " + "He looked for it. " * 20

@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 
-from . import corpora, measure, results, statistics
+from . import corpora, measure, results, speed, statistics
 from .live import duration
 from .runs import finite_number, group_runs, parse_json, select, unequal_options, whole_number
 
@@ -35,6 +35,7 @@ class Source:
     def __init__(self):
         self.paths, self.labels, self.commands, self.plans = [], {}, {}, []
         self.decode, self.samples, self.scaling, self.notes = {}, {}, [], []
+        self.speed, self.speed_notes = {}, []
         self.prompt, self.scaling_shape, self.left_out = "", "", []
 
 
@@ -81,6 +82,8 @@ def add_measurements(source, path):
         if isinstance(found.get(name), dict):
             getattr(source, name).update(found[name])
     source.decode = {label: speeds for label, speeds in source.decode.items() if isinstance(speeds, dict)}
+    source.speed.update(speed.summaries(found.get("speed")))
+    source.speed_notes += [note for note in [speed.described(found.get("speed"))] if note]
     if isinstance(found.get("notes"), list):
         source.notes += [str(note) for note in found["notes"]]
     source.prompt = found.get("prompt") if isinstance(found.get("prompt"), str) else ""
@@ -100,23 +103,38 @@ def load_comparison(path):
 # ---- curves
 
 
-def bucket(run, count):
+def paces(groups, measured):
+    """{label: tokens per second} by which the time axis is drawn; empty when it is the time that really passed.
+
+    Under a time budget the time that passed is what was given. Under another budget it tells what else the machine did, so
+    the speed that was measured apart is better, if it is known of all."""
+    timed = any(finite_number(run.options.get("seconds")) for group in groups for run in group.runs)
+    if timed or not all(group.label in measured for group in groups):
+        return {}
+    return {group.label: measured[group.label]["median"] for group in groups}
+
+
+def seconds_at(step, pace):
+    return step["tokens"] / pace if pace else step["seconds"]
+
+
+def bucket(run, count, pace):
     """The training loss as means over `count` equal parts of the run: [(tokens, seconds, loss)]."""
     points, steps = [], run.steps
     for part in range(count):
         chosen = steps[part * len(steps) // count:(part + 1) * len(steps) // count]
-        points.append((chosen[-1]["tokens"], chosen[-1]["seconds"], statistics.mean([step["loss"] for step in chosen])))
+        points.append((chosen[-1]["tokens"], seconds_at(chosen[-1], pace), statistics.mean([step["loss"] for step in chosen])))
     return points
 
 
-def validation_points(run, metric):
+def validation_points(run, metric, pace):
     """[(step, tokens, seconds, value)] of the validations; a step's tokens and seconds are those of its training step."""
     at = {step["step"]: step for step in run.steps}
     points = {}
     for validation in run.validations:
         step = at.get(validation["step"])
         if step and validation[metric] is not None:
-            points[validation["step"]] = (step["tokens"], step["seconds"], validation[metric])
+            points[validation["step"]] = (step["tokens"], seconds_at(step, pace), validation[metric])
     return points
 
 
@@ -127,14 +145,14 @@ def across_seeds(columns):
             statistics.mean(values), min(values), max(values)]
 
 
-def training_curve(group):
+def training_curve(group, pace=None):
     count = min([CURVE_POINTS] + [len(run.steps) for run in group.runs])
-    return [across_seeds(points) for points in zip(*[bucket(run, count) for run in group.runs])]
+    return [across_seeds(points) for points in zip(*[bucket(run, count, pace) for run in group.runs])]
 
 
-def validation_curve(group, metric):
+def validation_curve(group, metric, pace=None):
     """At the steps that all seeds have, and at the end of each, which under a time budget are not the same steps."""
-    points = [validation_points(run, metric) for run in group.runs]
+    points = [validation_points(run, metric, pace) for run in group.runs]
     points = [each for each in points if each]
     if not points:
         return []
@@ -207,10 +225,7 @@ def notes_of(selection, groups, rows, source):
     for key, values in unequal_options(groups).items():
         notes.append(f"Not all else is equal: {key} is {', '.join(values)}.")
     notes += notes_on_seeds(rows) + notes_on_floor(rows)
-    for plan in source.plans:
-        jobs, threads = whole_number(plan.get("jobs")), whole_number(plan.get("threads"))
-        if jobs and threads and jobs > 1:
-            notes.append(f"Training speed was measured with {jobs} runs side by side, {plural(threads, 'thread')} each.")
+    notes += notes_on_speed(rows, source)
     if unfinished_of(selection):
         notes.append(f"Still training, so their figures will change: {', '.join(unfinished_of(selection))}.")
     return notes + source.notes
@@ -225,6 +240,17 @@ def notes_on_seeds(rows):
         return ["With two seeds the standard error is a rough guess and the test is weak: a difference that is not significant "
                 "here may still be real."]
     return []
+
+
+def notes_on_speed(rows, source):
+    """How training speed was measured: apart from the runs, or with whatever else the machine did meanwhile."""
+    if all(row["training_tokens_per_second"]["rounds"] for row in rows):
+        return source.speed_notes
+    plans = [(whole_number(plan.get("jobs")), whole_number(plan.get("threads"))) for plan in source.plans]
+    beside = next((f", {jobs} runs side by side with {plural(threads, 'thread')} each" for jobs, threads in plans
+                   if jobs and threads and jobs > 1), "")
+    return [*source.speed_notes, f"Training tok/s without a ± is the median step of the runs themselves{beside}; whatever else ran "
+            "on the machine slowed it."]
 
 
 def notes_on_floor(rows):
@@ -262,8 +288,20 @@ def findings_of(rows, scaling, metric):
     return found + cost_findings(rows, scaling)
 
 
+def speed_finding(rows, reference):
+    """The slowest and the fastest in training, beside softmax; nothing when the speed is the runs' own."""
+    speeds = {row["label"]: row["training_tokens_per_second"] for row in rows if row["attention"] != results.FLOOR}
+    if not reference or len(speeds) < 2 or not all(speed["rounds"] for speed in speeds.values()):
+        return []
+    usual = speeds[reference["label"]]["median"]
+    ratios = sorted((speed["median"] / usual, label) for label, speed in speeds.items() if label != reference["label"])
+    return [f"Training speed at this context, softmax being 1: from {ratios[0][0]:.2f} ({ratios[0][1]}) to {ratios[-1][0]:.2f} "
+            f"({ratios[-1][1]})."]
+
+
 def cost_findings(rows, scaling):
-    found, reference = [], results.find_row(rows, results.REFERENCE)
+    reference = results.find_row(rows, results.REFERENCE)
+    found = speed_finding(rows, reference)
     far = str(results.DECODE_POSITIONS[-1])
     fast = [row for row in rows if row["attention"] != results.FLOOR and row["decode_tokens_per_second"][far]]
     if reference and reference["decode_tokens_per_second"][far] and fast:
@@ -304,13 +342,13 @@ def variant_numbers(groups):
     return numbers
 
 
-def series_of(groups, metric, mixed):
+def series_of(groups, metric, mixed, pace):
     """What the page draws of each group."""
     series, variants = [], variant_numbers(groups)
     for group in groups:
         series.append({"label": group.label, "attention": group.attention, "variant": variants[group.label],
-                       "validation": validation_curve(group, metric),
-                       "training": [] if mixed else training_curve(group)})
+                       "validation": validation_curve(group, metric, pace.get(group.label)),
+                       "training": [] if mixed else training_curve(group, pace.get(group.label))})
     return series
 
 
@@ -338,7 +376,7 @@ def build(source, with_unfinished=False, take_samples=False, title=None):
     """Reads all runs and computes everything that the page shows."""
     selection = select(source.paths, with_unfinished)
     groups = group_runs(selection.runs, source.labels)
-    rows = results.tabulate(groups, source.decode, selection.mixed_vocabulary)
+    rows = results.tabulate(groups, source.decode, source.speed, selection.mixed_vocabulary)
     order = [row["label"] for row in rows]
     groups.sort(key=lambda group: order.index(group.label))
     samples = collect_samples(source, groups, take_samples)
@@ -374,8 +412,9 @@ def summary_of(source, selection, groups, rows):
 
 def data_of(source, selection, groups, rows):
     """What the page's script draws."""
-    metric = metric_of(selection)
-    return {"metric": metric, "series": series_of(groups, metric, selection.mixed_vocabulary), "scaling": source.scaling,
+    metric, pace = metric_of(selection), paces(groups, source.speed)
+    return {"metric": metric, "series": series_of(groups, metric, selection.mixed_vocabulary, pace), "scaling": source.scaling,
+            "time_is": "time at the measured speed" if pace else "time in training",
             "floor": floor_of(groups, metric) if groups else None, "crossings": crossings(source.scaling),
             "rows": [dot_row(row, metric) for row in rows]}
 
@@ -427,7 +466,7 @@ SORT_KEYS = [
     lambda row: row["label"], lambda row: max(row["loss"]["n"], row["bits_per_byte"]["n"]),
     lambda row: row["loss"]["mean"], lambda row: row["perplexity"], lambda row: row["bits_per_byte"]["mean"],
     lambda row: (row["against_softmax"] or {}).get("difference"), lambda row: (row["against_softmax"] or {}).get("p"),
-    lambda row: row["verdict"], lambda row: row["gap_closed"], lambda row: row["tokens_per_second"],
+    lambda row: row["verdict"], lambda row: row["gap_closed"], lambda row: row["training_tokens_per_second"]["median"],
     lambda row: row["peak_memory_mb"], lambda row: row["decode_tokens_per_second"]["1024"],
     lambda row: row["decode_tokens_per_second"]["65536"]]
 HEADINGS = ["Attention", "n", "Validation loss", "Perplexity", "Bits per byte", "Δ to softmax", "p", "Against softmax",
@@ -491,7 +530,7 @@ CURVE_CONTROLS = """<div class="controls">
 
 def curve_section(report):
     unit = "bits per byte" if report.summary["metric"] == "bits_per_byte" else "nats per token"
-    caption = (f"Loss in {unit} against training tokens, then against the time in training. Lines are means over "
+    caption = (f"Loss in {unit} against training tokens, then against the {report.data['time_is']}. Lines are means over "
                "the seeds, bands reach from the lowest to the highest seed. A dashed line, where there is one, is the entropy "
                "of the text, which no model can beat. The first twentieth of a run may leave the frame at the top.")
     return section("curves", "Learning",

@@ -422,7 +422,7 @@
     dots();
     if (document.getElementById("curve-tokens")) {
       lossChart("curve-tokens", "by tokens", "training tokens", 0, short, (v) => short(v) + " tokens");
-      lossChart("curve-time", "by time", "time in training", 1, seconds, seconds);
+      lossChart("curve-time", "by time", data.time_is, 1, seconds, seconds);
     }
     scalingChart("scaling-time", "Time, ms", (row) => row.forward_ms + (row.backward_ms || 0), "ms", data.crossings);
     scalingChart("scaling-memory", "Peak memory, MB", (row) => row.peak_mb, "MB", null);

@@ -30,7 +30,14 @@ def spread(values):
             "n": len(values), "values": values}
 
 
-def summarize(group, decode):
+def training_speed(group, measured):
+    """Tokens per second with the range of the rounds; when no rounds were measured, of the runs' own median steps."""
+    if measured:
+        return measured
+    return {"median": average([run.tokens_per_second for run in group.runs]), "lowest": None, "highest": None, "rounds": 0}
+
+
+def summarize(group, decode, speed):
     """One row, before it is compared with the others. `decode` is {position: tokens per second or None}."""
     loss, bits = spread(final_losses(group)), spread(final_bits(group))
     return {
@@ -44,7 +51,7 @@ def summarize(group, decode):
         "steps": average([run.last_step for run in group.runs]),
         "tokens": average([run.steps[-1]["tokens"] for run in group.runs]),
         "seconds": average([run.steps[-1]["seconds"] for run in group.runs]),
-        "tokens_per_second": average([run.tokens_per_second for run in group.runs]),
+        "training_tokens_per_second": training_speed(group, speed),
         "peak_memory_mb": average([run.peak_memory_mb for run in group.runs]),
         "decode_tokens_per_second": {str(p): finite_number(decode.get(str(p))) for p in DECODE_POSITIONS},
     }
@@ -107,10 +114,10 @@ def compare_rows(rows, metric):
     return rows
 
 
-def tabulate(groups, decode, mixed_vocabulary):
+def tabulate(groups, decode, speed, mixed_vocabulary):
     """All rows, the best first. With different vocabularies only bits per byte are compared."""
     metric = "bits_per_byte" if mixed_vocabulary else "loss"
-    rows = compare_rows([summarize(group, decode.get(group.label, {})) for group in groups], metric)
+    rows = compare_rows([summarize(group, decode.get(group.label, {}), speed.get(group.label)) for group in groups], metric)
     if mixed_vocabulary:
         for row in rows:
             row["loss"], row["perplexity"] = spread([]), None
@@ -141,6 +148,13 @@ def short_number(value):
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
+def speed_cell(speed):
+    """The median of the rounds ± half of their range."""
+    if speed["lowest"] is None or not speed["median"]:
+        return short_number(speed["median"])
+    return f"{short_number(speed['median'])} ± {50 * (speed['highest'] - speed['lowest']) / speed['median']:.0f} %"
+
+
 def probability(p):
     if p is None:
         return "–"
@@ -165,7 +179,7 @@ def cells(row):
     difference = "–" if comparison["difference"] is None else f"{comparison['difference']:+.4f}"
     return [row["label"], str(n), with_error(row["loss"]), number(row["perplexity"], 3),
             with_error(row["bits_per_byte"]), difference, probability(comparison["p"]), row["verdict"],
-            percent(row["gap_closed"]), short_number(row["tokens_per_second"]), number(row["peak_memory_mb"], 0),
+            percent(row["gap_closed"]), speed_cell(row["training_tokens_per_second"]), number(row["peak_memory_mb"], 0),
             *[short_number(decode[str(p)]) for p in DECODE_POSITIONS]]
 
 

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from compare_lib import made_up_runs, measure, page, results, runs, settings, statistics, training  # noqa: E402
+from compare_lib import made_up_runs, measure, page, results, runs, settings, speed, statistics, training  # noqa: E402
 
 # From scipy.stats.ttest_ind(a, b, equal_var=False): statistic, degrees of freedom, p.
 WELCH = [
@@ -287,6 +287,72 @@ class Comparisons(Directory):
         self.assertRaises(ValueError, measure.read_scaling, self.path("bad"))
 
 
+class Speed(Directory):
+    """Training speed in rounds, beside the runs themselves."""
+
+    def report(self, **changes):
+        made_up_runs.write_comparison(self.path("cmp"), seeds=(1,), **changes)
+        return page.load_comparison(self.path("cmp"))
+
+    def change(self, name, function):
+        path = os.path.join(self.path("cmp"), name)
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+        function(record)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        return page.load_comparison(self.path("cmp"))
+
+    def test_the_median_and_the_range_of_the_rounds(self):
+        found = speed.summaries({"rounds": [{"elu": 10.0}, {"elu": 30.0}, {"elu": 14.0, "slay": None}, {"elu": -1}, 3]})
+        self.assertEqual(found, {"elu": {"median": 14.0, "lowest": 10.0, "highest": 30.0, "rounds": 3}})
+        self.assertEqual(results.speed_cell(found["elu"]), "14 ± 71 %")
+
+    def test_the_table_shows_the_rounds_and_says_so(self):
+        report = self.report()
+        row = next(row for row in report.summary["rows"] if row["label"] == "elu")
+        self.assertAlmostEqual(row["training_tokens_per_second"]["median"], 19700 * 1.01)
+        self.assertIn("19.9k ± 1 %", results.cells(row))
+        self.assertTrue(any("3 rounds of 12 steps" in note for note in report.summary["notes"]), report.summary["notes"])
+        self.assertTrue(any("(slay:poly=exact,R=2) to 1.02 (yat)" in line for line in report.summary["findings"]),
+                        report.summary["findings"])
+
+    def test_without_rounds_the_speed_is_the_runs_own(self):
+        self.report()
+        report = self.change("measurements.json", lambda record: record["speed"]["rounds"].clear())
+        row = next(row for row in report.summary["rows"] if row["label"] == "elu")
+        self.assertEqual(results.speed_cell(row["training_tokens_per_second"]), "17.8k")
+        self.assertTrue(any("2 runs side by side" in note for note in report.summary["notes"]))
+
+    def test_time_is_drawn_at_the_measured_speed(self):
+        last = next(s for s in self.report().data["series"] if s["label"] == "elu")["validation"][-1]
+        self.assertAlmostEqual(last[1], last[0] / (19700 * 1.01))
+        report = self.change("measurements.json", lambda record: record["speed"]["rounds"][0].pop("elu") and record["speed"].pop("rounds"))
+        last = next(s for s in report.data["series"] if s["label"] == "elu")["validation"][-1]
+        self.assertAlmostEqual(last[1], 400 * 0.115)
+        self.assertEqual(report.data["time_is"], "time in training")
+
+    def test_under_a_time_budget_time_is_what_passed(self):
+        run = runs.load_run(self.make("timed", seconds=60.0))
+        self.assertEqual(page.paces([runs.Group("softmax", [run])], {"softmax": {"median": 5.0}}), {})
+
+    def test_rounds_of_other_attentions_or_threads_are_measured_again(self):
+        stored = {"steps": 9, "threads": 1, "rounds": [{"elu": 1.0, "slay": None}]}
+        self.assertIs(speed.earlier_rounds(stored, ["slay", "elu"], 5, 1), stored)
+        for entries, threads in ((["elu"], 1), (["elu", "slay", "yat"], 1), (["elu", "slay"], 2)):
+            self.assertEqual(speed.earlier_rounds(stored, entries, 5, threads), {"steps": 5, "threads": threads, "rounds": []})
+        for odd in (None, 3, {"threads": 1, "rounds": 3}, {"threads": 1, "rounds": [3], "steps": 9}):
+            self.assertEqual(speed.earlier_rounds(odd, ["elu"], 5, 1)["rounds"], [])
+
+    def test_attentions_take_turns(self):
+        order, found = [], {"steps": 3, "threads": 1, "rounds": [{"a": 1.0, "b": 1.0}]}
+        original, speed.short_run = speed.short_run, lambda command, steps, scratch: (order.append(command) or 2.0, None)
+        self.addCleanup(setattr, speed, "short_run", original)
+        speed.measure({"a": "A", "b": "B"}, found, measure.Notes(), None, lambda: None, lambda text: None)
+        self.assertEqual("".join(order), "BAABBAAB")
+        self.assertEqual((len(found["rounds"]), found["rounds"][0]["a"]), (speed.ROUNDS, 1.0))
+
+
 HOSTILE = "</script><script>document.documentElement.dataset.hacked='yes'</script><img src=x onerror=alert(1)>\"'&"
 
 
@@ -330,6 +396,7 @@ class Odd(Directory):
         self.make("cmp/a", steps=8)
         plan = {"jobs": 2, "threads": 1, "command": "c", "runs": {"a": {"attention": "softmax", "command": "x"}}}
         found = {"decode": {"softmax": {"1024": 5.0}}, "samples": {"softmax": "text"}, "notes": ["n"], "prompt": "p",
+                 "speed": {"steps": 9, "threads": 1, "rounds": [{"softmax": 5.0}, {"softmax": 7.0}]},
                  "scaling": [{"attention": "softmax", "T": 8, "forward_ms": 1, "backward_ms": 1, "peak_mb": 1}]}
         for name, record in (("compare.json", plan), ("measurements.json", found)):
             self.records = [record]
