@@ -76,6 +76,10 @@ if [ -n "$browser" ]; then
 open(sys.argv[1] + '/hostile.html', 'w').write(test.hostile_page())"
     instrument "$work/hostile.html" test_hostile_page.js >"$work/hostile_checked.html"
     judge "hostile names" "$work/hostile_checked.html"
+    made_up "import sys; made_up.write_other_vocabulary(sys.argv[1] + '/other', 'elu', 1, 0.8)"
+    report "$work/cmp/softmax_seed1" "$work/other" -o "$work/vocabularies.html" --no-samples
+    instrument "$work/vocabularies.html" test_vocabularies_page.js >"$work/vocabularies_checked.html"
+    judge "vocabularies" "$work/vocabularies_checked.html"
     echo "<body style='margin:0'><iframe src='cmp.html' style='border:0;width:390px;height:6400px'></iframe>" >"$work/phone.html"
     open_page --window-size=1200,4000 --screenshot="$shots/light.png" "file://$work/cmp.html"
     open_page --window-size=1200,4000 --blink-settings=preferredColorScheme=0 --screenshot="$shots/dark.png" "file://$work/cmp.html"

@@ -17,11 +17,14 @@ def duration(seconds):
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
+def validation_loss(job):
+    return f"{job.metrics.validation['loss']:.4f}" if job.metrics.validation else ""
+
+
 def cell(job, steps):
     """One run in the table."""
-    validation = f"{job.metrics.validation['loss']:.4f}" if job.metrics.validation else ""
     if job.state == DONE:
-        return f"{validation}  done"
+        return f"{validation_loss(job)}  done"
     if job.state == FAILED:
         return "failed"
     step = job.metrics.step["step"] if job.metrics.step else 0
@@ -85,7 +88,7 @@ class Live:
             if self.states.get(job.directory, WAITING) != job.state:
                 self.states[job.directory], changed = job.state, True
                 word = "began" if job.state == RUNNING else job.state
-                detail = f": {job.reason}" if job.reason else f"  {cell(job, self.steps)}" if job.state == DONE else ""
+                detail = f": {job.reason}" if job.reason else f"  {validation_loss(job)}" if job.state == DONE else ""
                 print(f"{job.entry} seed {job.seed} {word}{detail}", file=self.out, flush=True)
         return changed
 

@@ -64,15 +64,18 @@ def add_comparison(source, path):
     plan = read_json_file(os.path.join(path, "compare.json"))
     source.plans.append(plan)
     runs = plan.get("runs") if isinstance(plan.get("runs"), dict) else {}
+    waiting = []
     for name, facts in runs.items():
         directory = os.path.join(path, os.path.basename(name))
         facts = facts if isinstance(facts, dict) else {}
         if not os.path.isdir(directory):
-            source.left_out.append((directory, "not begun yet"))
+            waiting.append(os.path.basename(name))
             continue
         source.paths.append(directory)
         source.labels[directory] = str(facts.get("attention", name))
         source.commands[directory] = str(facts.get("command", ""))
+    if waiting:
+        source.left_out.append((path, f"not begun yet: {', '.join(waiting)}"))
     add_measurements(source, path)
 
 

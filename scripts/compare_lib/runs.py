@@ -247,7 +247,8 @@ def other_corpus(run, reference):
     if not here or not there:
         return f"another vocabulary than {reference.name}, and no bits per byte to compare by; train with --tokenizer"
     if abs(here - there) > 1e-3 * there:
-        return f"of another corpus: {here:.0f} bytes of validation text, {reference.name} has {there:.0f}"
+        return (f"of another corpus: {here:.0f} bytes of validation text, {reference.name} has {there:.0f}; if --val-tokens cut the "
+                "same text, train both with more")
     return None
 
 

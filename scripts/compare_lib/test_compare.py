@@ -1,4 +1,5 @@
 """Tests of statistics, settings, runs and the report; scripts/test_compare.sh runs them."""
+import io
 import json
 import math
 import os
@@ -8,7 +9,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from compare_lib import made_up_runs, measure, page, results, runs, settings, speed, statistics, training  # noqa: E402
+from compare_lib import live, made_up_runs, measure, page, results, runs, settings, speed, statistics, training  # noqa: E402
 
 # From scipy.stats.ttest_ind(a, b, equal_var=False): statistic, degrees of freedom, p.
 WELCH = [
@@ -221,12 +222,7 @@ class Comparisons(Directory):
         self.assertTrue(any("Not all else is equal: lr" in note for note in report.summary["notes"]))
 
     def test_different_vocabularies_in_bits_per_byte_only(self):
-        other = made_up_runs.step_lines(400, 1.2, made_up_runs.random.Random(1), 100.0)
-        for record in other:
-            if record["type"] == "validation":  # half the tokens, twice the bytes of each: the same text
-                record["tokens"], record["bits_per_byte"] = 59113 / 2, record["loss"] / math.log(2) / 8
-        other.append({"type": "done", "step": 400, "seconds": 1.0, "peak_memory_mb": 1.0})
-        report = self.build([self.make("a"), self.make("b", "elu", lines=other, vocab=4096)])
+        report = self.build([self.make("a"), made_up_runs.write_other_vocabulary(self.path("b"), "elu", 1, 0.8)])
         self.assertEqual(report.summary["metric"], "bits_per_byte")
         self.assertTrue(any("different vocabularies" in note for note in report.summary["notes"]))
         for row in report.summary["rows"]:
@@ -250,6 +246,13 @@ class Comparisons(Directory):
         rows = {row["label"]: row["gap_closed"] for row in self.build(paths).summary["rows"]}
         self.assertEqual((rows["softmax"], rows["uniform"]), (1.0, 0.0))
         self.assertAlmostEqual(rows["elu"], 0.5, delta=0.05)
+
+    def test_runs_that_did_not_begin_are_one_line(self):
+        made_up_runs.write_comparison(self.path("cmp"), seeds=(1,))
+        for name in ("elu_seed1", "yat_seed1"):
+            os.rename(os.path.join(self.path("cmp"), name), self.path(name))
+        left_out = page.load_comparison(self.path("cmp")).summary["left_out"]
+        self.assertEqual(left_out, [(self.path("cmp"), "not begun yet: yat_seed1, elu_seed1")])
 
     def test_unfinished_runs_only_when_watched(self):
         path = self.spoil("live", lambda text: "\n".join(text.split("\n")[:201]) + "\n")
@@ -285,6 +288,54 @@ class Comparisons(Directory):
         with open(self.path("bad"), "w", encoding="utf-8") as file:
             file.write('[{"attention": "x", "T": NaN, "forward_ms": 1}]')
         self.assertRaises(ValueError, measure.read_scaling, self.path("bad"))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class LiveTable(Directory):
+    """What is seen while runs are trained."""
+
+    def training_of(self, states):
+        jobs = []
+        for number, (state, steps) in enumerate(states):
+            job = training.Job("elu", number + 1, self.path(f"run{number}"), [])
+            os.mkdir(job.directory)
+            with open(job.metrics.path, "w", encoding="utf-8") as file:
+                for step in range(1, steps + 1):
+                    file.write(json.dumps({"type": "step", "step": step, "ms": 100.0, "loss": 2.5, "seconds": 0.1 * step}) + "\n")
+                file.write(json.dumps({"type": "validation", "step": steps, "loss": 1.25}) + "\n" if state == training.DONE else "{")
+            job.state = state
+            job.metrics.read()
+            jobs.append(job)
+        return training.Training(jobs, 2, 1, False, None)
+
+    def test_remaining_time(self):
+        found = self.training_of([(training.DONE, 100), (training.RUNNING, 60), (training.WAITING, 0)])
+        self.assertAlmostEqual(live.Live(100, None).remaining(found), 1.1 * 0.1 * (40 + 100) / 2)
+        self.assertAlmostEqual(live.Live(None, 10.0).remaining(found), (10 - 6 + 10) / 2)
+        self.assertIsNone(live.Live(100, None).remaining(training.Training([], 2, 1, False, None)))
+
+    def test_a_table_in_place_on_a_terminal(self):
+        found, out = self.training_of([(training.DONE, 100), (training.RUNNING, 60), (training.FAILED, 3)]), Terminal()
+        show = live.Live(100, None, out)
+        show(found, last=True)
+        for part in ("seed 1", "1.2500  done", "60/100  loss 2.500", "failed", "1 of 3 runs done, 1 failed, 1 running", "about 2 s left"):
+            self.assertIn(part, out.getvalue())
+        show(found, last=True)
+        self.assertIn(f"\033[{show.lines}A", out.getvalue())
+
+    def test_lines_elsewhere(self):
+        found, out = self.training_of([(training.DONE, 100), (training.RUNNING, 60)]), io.StringIO()
+        show = live.Live(100, None, out)
+        show(found)
+        first = out.getvalue()
+        self.assertIn("elu seed 1 done  1.2500\n", first)
+        self.assertIn("elu seed 2 began", first)
+        show(found)
+        self.assertEqual(out.getvalue(), first)
 
 
 class Speed(Directory):

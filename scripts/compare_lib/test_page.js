@@ -23,6 +23,9 @@
   const before = document.querySelector("#curve-tokens path.line").getAttribute("d");
   press('[data-set="x"][data-value="log"]');
   check("a logarithmic axis", document.querySelector("#curve-tokens path.line").getAttribute("d") !== before);
+  const steep = document.querySelector("#curve-tokens path.line").getAttribute("d");
+  press('[data-set="y"][data-value="linear"]');
+  check("a linear axis of the loss", document.querySelector("#curve-tokens path.line").getAttribute("d") !== steep);
   press('[data-set="curve"][data-value="training"]');
   check("the training loss", document.querySelector("#curve-tokens .title").textContent.startsWith("Training"));
   check("the choice is kept", JSON.parse(Object.values(sessionStorage)[0] || "{}").curve === "training");
@@ -36,13 +39,26 @@
   const speeds = all("#results tbody tr").map((row) => Number(row.cells[9].dataset.sort));
   check("sorted downwards by speed", speeds.every((speed, i) => !i || speed <= speeds[i - 1]));
 
-  const area = document.querySelector('#curve-tokens rect[fill="transparent"]'), box = area.getBoundingClientRect();
-  const at = { clientX: box.left + box.width / 2, clientY: box.top + box.height / 2, bubbles: true };
-  area.dispatchEvent(new PointerEvent("pointermove", at));
   const tip = document.getElementById("tip");
-  check("hovering shows all values", !tip.hidden && tip.querySelectorAll("div").length === 10);
-  area.dispatchEvent(new PointerEvent("pointerleave", at));
-  check("and they go", tip.hidden);
+  const hover = (selector) => { // the middle of the element; returns what makes the pointer leave
+    const area = document.querySelector(selector), box = area.getBoundingClientRect();
+    const at = { clientX: box.left + box.width / 2, clientY: box.top + box.height / 2, bubbles: true };
+    area.dispatchEvent(new PointerEvent("pointermove", at));
+    return () => area.dispatchEvent(new PointerEvent("pointerleave", at));
+  };
+  for (const [figure, lines] of [["curve-tokens", 10], ["curve-time", 10], ["scaling-time", 8], ["scaling-memory", 8], ["dots", 3]]) {
+    const leave = hover(`#${figure} rect[fill="transparent"]`);
+    check("hovering shows all values of " + figure, !tip.hidden && tip.querySelectorAll("div").length === lines);
+    check("which are numbers", [...tip.querySelectorAll("div")].every((line) => /\d/.test(line.lastChild.textContent) && !/NaN|undefined/.test(line.textContent)));
+    leave();
+    check("and they go", tip.hidden);
+  }
+
+  const onScreen = document.querySelector("#curve-tokens svg").getAttribute("viewBox");
+  dispatchEvent(new Event("beforeprint"));
+  check("paper has a width of its own", document.querySelector("#curve-tokens svg").getAttribute("viewBox").startsWith("0 0 460 "));
+  dispatchEvent(new Event("afterprint"));
+  check("and the screen's comes back", document.querySelector("#curve-tokens svg").getAttribute("viewBox") === onScreen);
   check("nothing wider than the window", document.documentElement.scrollWidth <= innerWidth);
   check("no script error: " + errors.join("; "), errors.length === 0);
   document.body.textContent = "\n" + lines.join("\n") + "\n";
