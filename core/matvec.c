@@ -9,9 +9,8 @@
 #endif
 
 enum {
-    GROUP = 4,             // rows that are multiplied at once
-    RUN = 16,              // columns of a row that lie side by side
-    FETCH_AHEAD = 2048,    // bytes; what measured best
+    STREAMS = 4,           // rows that are multiplied at once, each from its own part of the thread's rows
+    RUN = 16,              // columns of a row that are multiplied at once
     LARGEST_INT8 = 127,    // of a weight
     LARGEST_INT16 = 16383, // of an input: a block's sum of products stays below 2^31
     BLOCK = 1024,          // columns that share an input scale
@@ -34,10 +33,13 @@ static size_t weight_bytes(WeightKind kind) {
     return kind == WEIGHTS_FP32 ? sizeof(real) : kind == WEIGHTS_BF16 ? sizeof(uint16_t) : sizeof(int8_t);
 }
 
+// The numbers from one row to the next.
+static size_t row_width(WeightKind kind, int columns) {
+    return kind == WEIGHTS_FP32 ? (size_t)columns : round_up((size_t)columns, RUN);
+}
+
 static size_t data_bytes(WeightKind kind, int rows, int columns) {
-    size_t r = (size_t)rows, c = (size_t)columns;
-    if (kind != WEIGHTS_FP32) r = round_up(r, GROUP), c = round_up(c, RUN);
-    return round_up(r * c * weight_bytes(kind), 64);
+    return round_up((size_t)rows * row_width(kind, columns) * weight_bytes(kind), 64);
 }
 
 size_t packed_bytes(WeightKind kind, int rows, int columns) {
@@ -45,16 +47,13 @@ size_t packed_bytes(WeightKind kind, int rows, int columns) {
     return data_bytes(kind, rows, columns) + scales;
 }
 
-// The place of a weight in the packed layout.
-static size_t packed_index(const PackedMatrix *matrix, int row, int column) {
-    size_t width = round_up((size_t)matrix->columns, RUN);
-    return (size_t)(row / GROUP) * GROUP * width + (size_t)(column / RUN) * GROUP * RUN + (size_t)(row % GROUP) * RUN +
-           (size_t)(column % RUN);
+static void *row_data(const PackedMatrix *matrix, int row) {
+    return (char *)matrix->data + (size_t)row * row_width(matrix->kind, matrix->columns) * weight_bytes(matrix->kind);
 }
 
 RowRange packed_share(const PackedMatrix *matrix, int thread, int threads) {
-    int64_t groups = (matrix->rows + GROUP - 1) / GROUP;
-    int first = (int)(groups * thread / threads) * GROUP, last = (int)(groups * (thread + 1) / threads) * GROUP;
+    int64_t pieces = (matrix->rows + STREAMS - 1) / STREAMS;
+    int first = (int)(pieces * thread / threads) * STREAMS, last = (int)(pieces * (thread + 1) / threads) * STREAMS;
     return (RowRange){first, last < matrix->rows ? last : matrix->rows};
 }
 
@@ -81,18 +80,19 @@ static real largest_magnitude(const real *x, int count) {
     return largest;
 }
 
-// One row of weights, (columns), to its place.
+// One row of weights, (columns), to its place, filled up with zeros.
 static void pack_row(const PackedMatrix *matrix, int row, const real *from) {
     int columns = matrix->columns;
+    size_t width = row_width(matrix->kind, columns);
+    void *to = row_data(matrix, row);
+    memset(to, 0, width * weight_bytes(matrix->kind));
     if (matrix->kind == WEIGHTS_FP32) {
-        memcpy((real *)matrix->data + (size_t)row * (size_t)columns, from, (size_t)columns * sizeof *from);
+        memcpy(to, from, (size_t)columns * sizeof *from);
     } else if (matrix->kind == WEIGHTS_BF16) {
-        uint16_t *data = (uint16_t *)matrix->data;
-        for (int c = 0; c < columns; c++) data[packed_index(matrix, row, c)] = to_bf16(from[c]);
+        for (int c = 0; c < columns; c++) ((uint16_t *)to)[c] = to_bf16(from[c]);
     } else {
-        int8_t *data = (int8_t *)matrix->data;
         real largest = largest_magnitude(from, columns), factor = largest > 0 ? LARGEST_INT8 / largest : 0;
-        for (int c = 0; c < columns; c++) data[packed_index(matrix, row, c)] = (int8_t)real_rint(from[c] * factor);
+        for (int c = 0; c < columns; c++) ((int8_t *)to)[c] = (int8_t)real_rint(from[c] * factor);
         ((float *)matrix->scales)[row] = (float)(largest / LARGEST_INT8);
     }
 }
@@ -112,13 +112,6 @@ static void pack_rows(const PackedMatrix *matrix, const real *source, SourceOrde
     free(strip);
 }
 
-// The zeros that fill up the packed layout: a thread's groups are all its own.
-static void clear_groups(const PackedMatrix *matrix, RowRange range) {
-    size_t group = GROUP * round_up((size_t)matrix->columns, RUN) * weight_bytes(matrix->kind);
-    size_t first = (size_t)range.first / GROUP, last = ((size_t)range.last + GROUP - 1) / GROUP;
-    if (last > first) memset((char *)matrix->data + first * group, 0, (last - first) * group);
-}
-
 PackedMatrix packed_create(WeightKind kind, int rows, int columns, void *memory, const real *source,
                            SourceOrder order) {
     PackedMatrix matrix = {.kind = kind, .rows = rows, .columns = columns, .data = memory};
@@ -126,7 +119,6 @@ PackedMatrix packed_create(WeightKind kind, int rows, int columns, void *memory,
 #pragma omp parallel
     {
         RowRange range = packed_share(&matrix, omp_get_thread_num(), omp_get_num_threads());
-        if (kind != WEIGHTS_FP32) clear_groups(&matrix, range);
         pack_rows(&matrix, source, order, range);
     }
     return matrix;
@@ -138,20 +130,13 @@ PackedMatrix packed_borrow(const real *source, int rows, int columns) {
 
 static void expand_row(real *out, const PackedMatrix *matrix, int row) {
     int columns = matrix->columns;
+    const void *from = row_data(matrix, row);
     if (matrix->kind == WEIGHTS_FP32) {
-        memcpy(out, (const real *)matrix->data + (size_t)row * (size_t)columns, (size_t)columns * sizeof *out);
-        return;
-    }
-    for (int start = 0; start < columns; start += RUN) {
-        size_t at = packed_index(matrix, row, start);
-        int count = columns - start < RUN ? columns - start : RUN;
-        if (matrix->kind == WEIGHTS_BF16) {
-            const uint16_t *from = (const uint16_t *)matrix->data + at;
-            for (int i = 0; i < count; i++) out[start + i] = from_bf16(from[i]);
-        } else {
-            const int8_t *from = (const int8_t *)matrix->data + at;
-            for (int i = 0; i < count; i++) out[start + i] = from[i] * matrix->scales[row];
-        }
+        memcpy(out, from, (size_t)columns * sizeof *out);
+    } else if (matrix->kind == WEIGHTS_BF16) {
+        for (int c = 0; c < columns; c++) out[c] = from_bf16(((const uint16_t *)from)[c]);
+    } else {
+        for (int c = 0; c < columns; c++) out[c] = ((const int8_t *)from)[c] * matrix->scales[row];
     }
 }
 
@@ -205,38 +190,37 @@ static inline __attribute__((always_inline)) real sum_lanes(const Numbers *v) {
     return ((*v)[0] + (*v)[4]) + ((*v)[1] + (*v)[5]) + (((*v)[2] + (*v)[6]) + ((*v)[3] + (*v)[7]));
 }
 
-// rows: where each of the four begins; they may be the same row.
-static void dot_fp32(real sums[GROUP], const real *const rows[GROUP], const real *x, int columns) {
-    Numbers even[GROUP] = {0}, odd[GROUP] = {0};
+static void dot_fp32(real sums[STREAMS], const void *const rows[STREAMS], const real *x, int columns) {
+    Numbers even[STREAMS] = {0}, odd[STREAMS] = {0};
     int whole = columns / RUN * RUN;
     for (int c = 0; c < whole; c += RUN) {
         Numbers x0 = *(const Numbers *)(x + c), x1 = *(const Numbers *)(x + c + LANES);
-        for (int i = 0; i < GROUP; i++) {
-            even[i] += x0 * *(const Numbers *)(rows[i] + c);
-            odd[i] += x1 * *(const Numbers *)(rows[i] + c + LANES);
+        for (int i = 0; i < STREAMS; i++) {
+            const real *weights = (const real *)rows[i] + c;
+            even[i] += x0 * *(const Numbers *)weights;
+            odd[i] += x1 * *(const Numbers *)(weights + LANES);
         }
     }
-    for (int i = 0; i < GROUP; i++) {
+    for (int i = 0; i < STREAMS; i++) {
         even[i] += odd[i];
         sums[i] = sum_lanes(&even[i]);
-        for (int c = whole; c < columns; c++) sums[i] += x[c] * rows[i][c];
+        for (int c = whole; c < columns; c++) sums[i] += x[c] * ((const real *)rows[i])[c];
     }
 }
 
-static void dot_bf16(real sums[GROUP], const uint16_t *group, const real *x, int columns) {
-    Numbers even[GROUP] = {0}, odd[GROUP] = {0};
-    for (int c = 0; c < columns; c += RUN, group += GROUP * RUN) {
+static void dot_bf16(real sums[STREAMS], const void *const rows[STREAMS], const real *x, int columns) {
+    Numbers even[STREAMS] = {0}, odd[STREAMS] = {0};
+    for (int c = 0; c < columns; c += RUN) {
         Numbers x0 = *(const Numbers *)(x + c), x1 = *(const Numbers *)(x + c + LANES);
-        __builtin_prefetch((const char *)group + FETCH_AHEAD);
-        __builtin_prefetch((const char *)group + FETCH_AHEAD + 64);
-        for (int i = 0; i < GROUP; i++) {
-            Words w0 = __builtin_convertvector(*(const Halves *)(group + i * RUN), Words) << 16;
-            Words w1 = __builtin_convertvector(*(const Halves *)(group + i * RUN + LANES), Words) << 16;
+        for (int i = 0; i < STREAMS; i++) {
+            const uint16_t *weights = (const uint16_t *)rows[i] + c;
+            Words w0 = __builtin_convertvector(*(const Halves *)weights, Words) << 16;
+            Words w1 = __builtin_convertvector(*(const Halves *)(weights + LANES), Words) << 16;
             even[i] += x0 * __builtin_convertvector((Floats)w0, Numbers);
             odd[i] += x1 * __builtin_convertvector((Floats)w1, Numbers);
         }
     }
-    for (int i = 0; i < GROUP; i++) {
+    for (int i = 0; i < STREAMS; i++) {
         even[i] += odd[i];
         sums[i] = sum_lanes(&even[i]);
     }
@@ -250,61 +234,61 @@ static inline int32_t sum_words(__m256i v) {
     return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1)));
 }
 
-static void dot_block(int32_t sums[GROUP], const int8_t *group, const int16_t *x, int columns) {
-    __m256i sum[GROUP] = {0};
-    for (int c = 0; c < columns; c += RUN, group += GROUP * RUN) {
+static void dot_block(int32_t sums[STREAMS], const void *const rows[STREAMS], const int16_t *x, int first, int last) {
+    __m256i sum[STREAMS] = {0};
+    for (int c = first; c < last; c += RUN) {
         __m256i inputs = _mm256_loadu_si256((const __m256i *)(x + c));
-        __builtin_prefetch(group + FETCH_AHEAD);
-        for (int i = 0; i < GROUP; i++) {
-            __m256i weights = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(group + i * RUN)));
-            sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(inputs, weights));
+        for (int i = 0; i < STREAMS; i++) {
+            __m128i weights = _mm_loadu_si128((const __m128i *)((const int8_t *)rows[i] + c));
+            sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(inputs, _mm256_cvtepi8_epi16(weights)));
         }
     }
-    for (int i = 0; i < GROUP; i++) sums[i] = sum_words(sum[i]);
+    for (int i = 0; i < STREAMS; i++) sums[i] = sum_words(sum[i]);
 }
 #else
-static void dot_block(int32_t sums[GROUP], const int8_t *group, const int16_t *x, int columns) {
-    memset(sums, 0, GROUP * sizeof *sums);
-    for (int c = 0; c < columns; c += RUN, group += GROUP * RUN)
-        for (int i = 0; i < GROUP; i++)
-            for (int j = 0; j < RUN; j++) sums[i] += (int32_t)group[i * RUN + j] * (int32_t)x[c + j];
+static void dot_block(int32_t sums[STREAMS], const void *const rows[STREAMS], const int16_t *x, int first, int last) {
+    for (int i = 0; i < STREAMS; i++) {
+        sums[i] = 0;
+        for (int c = first; c < last; c++) sums[i] += (int32_t)((const int8_t *)rows[i])[c] * (int32_t)x[c];
+    }
 }
 #endif
 
-static void dot_int8(real sums[GROUP], const int8_t *group, const MatvecInput *input, int columns) {
-    memset(sums, 0, GROUP * sizeof *sums);
+static void dot_int8(real sums[STREAMS], const void *const rows[STREAMS], const MatvecInput *input, int columns) {
+    memset(sums, 0, STREAMS * sizeof *sums);
     for (int start = 0; start < columns; start += BLOCK) {
-        int32_t block[GROUP];
-        dot_block(block, group + (size_t)start * GROUP, input->integers + start,
-                  columns - start < BLOCK ? columns - start : BLOCK);
-        for (int i = 0; i < GROUP; i++) sums[i] += (real)block[i] * input->scales[start / BLOCK];
+        int32_t block[STREAMS];
+        dot_block(block, rows, input->integers, start, columns - start < BLOCK ? columns : start + BLOCK);
+        for (int i = 0; i < STREAMS; i++) sums[i] += (real)block[i] * input->scales[start / BLOCK];
     }
 }
 
-// The four rows from number `first`, a multiple of GROUP; where there are fewer, the other sums mean nothing.
-static void dot_group(real sums[GROUP], const PackedMatrix *matrix, const MatvecInput *input, int first) {
-    size_t columns = (size_t)matrix->columns, start = (size_t)first * round_up(columns, RUN);
+static void dot_rows(real sums[STREAMS], const PackedMatrix *matrix, const MatvecInput *input,
+                     const int numbers[STREAMS]) {
+    const void *rows[STREAMS];
+    for (int i = 0; i < STREAMS; i++) rows[i] = row_data(matrix, numbers[i]);
     if (matrix->kind == WEIGHTS_FP32) {
-        const real *rows[GROUP];
-        for (int i = 0; i < GROUP; i++) {
-            int row = first + i < matrix->rows ? first + i : matrix->rows - 1;
-            rows[i] = (const real *)matrix->data + (size_t)row * columns;
-        }
         dot_fp32(sums, rows, input->numbers, matrix->columns);
     } else if (matrix->kind == WEIGHTS_BF16) {
-        dot_bf16(sums, (const uint16_t *)matrix->data + start, input->numbers, matrix->columns);
+        dot_bf16(sums, rows, input->numbers, matrix->columns);
     } else {
-        dot_int8(sums, (const int8_t *)matrix->data + start, input, matrix->columns);
-        for (int i = 0; i < GROUP && first + i < matrix->rows; i++) sums[i] *= matrix->scales[first + i];
+        dot_int8(sums, rows, input, matrix->columns);
+        for (int i = 0; i < STREAMS; i++) sums[i] *= matrix->scales[numbers[i]];
     }
 }
 
+// A thread's rows are cut into STREAMS parts, of which one row each is multiplied at a time. Every part is then read from
+// end to end while the others are: streams that go on for long and lie far apart get half as much again out of the memory
+// as rows side by side, which end every few kilobytes.
 void matvec(real *out, const PackedMatrix *matrix, const MatvecInput *input, const real *bias, const real *residual,
             RowRange range) {
-    for (int first = range.first; first < range.last; first += GROUP) {
-        real sums[GROUP];
-        dot_group(sums, matrix, input, first);
-        for (int r = first; r < first + GROUP && r < range.last; r++)
-            out[r] = sums[r - first] + (bias ? bias[r] : 0) + (residual ? residual[r] : 0);
+    int part = (range.last - range.first + STREAMS - 1) / STREAMS;
+    for (int first = range.first; first < range.first + part; first++) {
+        real sums[STREAMS];
+        int rows[STREAMS]; // beyond the end the last one, whose sum is left alone
+        for (int i = 0; i < STREAMS; i++) rows[i] = first + i * part < range.last ? first + i * part : range.last - 1;
+        dot_rows(sums, matrix, input, rows);
+        for (int i = 0, r = first; i < STREAMS && r < range.last; i++, r += part)
+            out[r] = sums[i] + (bias ? bias[r] : 0) + (residual ? residual[r] : 0);
     }
 }

@@ -17,9 +17,8 @@
 typedef enum { WEIGHTS_FP32, WEIGHTS_BF16, WEIGHTS_INT8, WEIGHT_KINDS } WeightKind;
 #define WEIGHT_KIND_CHOICES "fp32|bf16|int8" // the words for the command line, in this order
 
-// A matrix of `rows` outputs and `columns` inputs. fp32 is plain (rows, columns), which BLAS reads as it is. The others
-// are (rows / 4, columns / 16, 4, 16), filled up with zeros: four dot products at once then follow a single stream,
-// without which the memory's look-ahead gives half its speed.
+// A matrix of `rows` outputs and `columns` inputs, row by row: fp32 is plain, which BLAS reads as it is, the others'
+// rows are filled up with zeros to whole runs of 16.
 typedef struct {
     WeightKind kind;
     int rows, columns;
