@@ -106,13 +106,17 @@ def load_comparison(path):
 # ---- curves
 
 
+def timed(groups):
+    """Whether runs had a time for their budget, so that steps are a result."""
+    return any(finite_number(run.options.get("seconds")) for group in groups for run in group.runs)
+
+
 def paces(groups, measured):
     """{label: tokens per second} by which the time axis is drawn; empty when it is the time that really passed.
 
     Under a time budget the time that passed is what was given. Under another budget it tells what else the machine did, so
     the speed that was measured apart is better, if it is known of all."""
-    timed = any(finite_number(run.options.get("seconds")) for group in groups for run in group.runs)
-    if timed or not all(group.label in measured for group in groups):
+    if timed(groups) or not all(group.label in measured for group in groups):
         return {}
     return {group.label: measured[group.label]["median"] for group in groups}
 
@@ -163,6 +167,17 @@ def validation_curve(group, metric, pace=None):
     curve = [across_seeds([each[step] for each in points]) for step in common]
     last = across_seeds([each[max(each)] for each in points])
     return curve if curve and curve[-1] == last else curve + [last]
+
+
+def difference_curve(group, reference, metric, pace=None):
+    """Validation minus softmax's of the same seed, which had the same first weights and the same batches, step by step."""
+    theirs = {json.dumps(run.seed): validation_points(run, metric, None) for run in reference.runs}
+    pairs = [(validation_points(run, metric, pace), theirs.get(json.dumps(run.seed), {})) for run in group.runs]
+    differences = [{step: (*ours[step][:2], ours[step][2] - other[step][2]) for step in ours if step in other}
+                   for ours, other in pairs]
+    differences = [each for each in differences if each]
+    common = sorted(set.intersection(*[set(each) for each in differences])) if differences else []
+    return [across_seeds([each[step] for each in differences]) for step in common]
 
 
 # ---- words
@@ -345,12 +360,19 @@ def variant_numbers(groups):
     return numbers
 
 
+def reference_of(groups):
+    """The group of softmax, where the same step is the same number of tokens for all; else None."""
+    same = not timed(groups) and not unequal_options(groups)
+    return next((group for group in groups if group.label == results.REFERENCE), None) if same else None
+
+
 def series_of(groups, metric, mixed, pace):
     """What the page draws of each group."""
-    series, variants = [], variant_numbers(groups)
+    series, variants, reference = [], variant_numbers(groups), None if mixed else reference_of(groups)
     for group in groups:
         series.append({"label": group.label, "attention": group.attention, "variant": variants[group.label],
                        "validation": validation_curve(group, metric, pace.get(group.label)),
+                       "difference": difference_curve(group, reference, metric, pace.get(group.label)) if reference else [],
                        "training": [] if mixed else training_curve(group, pace.get(group.label))})
     return series
 
@@ -525,7 +547,7 @@ def items(lines, kind=""):
 
 
 CURVE_CONTROLS = """<div class="controls">
-<span class="choice" role="group" aria-label="which loss"><button type="button" data-set="curve" data-value="validation">Validation</button><button type="button" data-set="curve" data-value="training">Training</button></span>
+<span class="choice" role="group" aria-label="which loss"><button type="button" data-set="curve" data-value="validation">Validation</button><button type="button" data-set="curve" data-value="difference">minus softmax</button><button type="button" data-set="curve" data-value="training">Training</button></span>
 <span class="choice" role="group" aria-label="scale of the loss"><button type="button" data-set="y" data-value="linear">Loss linear</button><button type="button" data-set="y" data-value="log">log</button></span>
 <span class="choice" role="group" aria-label="scale of tokens and time"><button type="button" data-set="x" data-value="linear">Tokens, time linear</button><button type="button" data-set="x" data-value="log">log</button></span>
 </div>"""
@@ -533,13 +555,15 @@ CURVE_CONTROLS = """<div class="controls">
 
 def curve_section(report):
     unit = "bits per byte" if report.summary["metric"] == "bits_per_byte" else "nats per token"
+    minus = ("Minus softmax: the validation loss less that of softmax with the same seed, which had the same first weights and "
+             "the same batches; below zero is better. ") if any(s["difference"] for s in report.data["series"]) else ""
     caption = (f"Loss in {unit} against training tokens, then against the {report.data['time_is']}. Lines are means over "
                "the seeds, bands reach from the lowest to the highest seed. A dashed line, where there is one, is the entropy "
-               "of the text, which no model can beat. The first twentieth of a run may leave the frame at the top.")
+               "of the text, which no model can beat. The first twentieth of a run may leave the frame at the top. " + minus)
     return section("curves", "Learning",
                    '<div class="legend" id="legend"></div>' + CURVE_CONTROLS
                    + '<div class="pair">' + figure("curve-tokens", "") + figure("curve-time", "") + "</div>"
-                   + f'<p class="caption">{caption}</p>')
+                   + f'<p class="caption">{caption.strip()}</p>')
 
 
 def scaling_section(report):

@@ -267,10 +267,10 @@
     const curve = data.series.some((s) => s[state.curve].length) ? state.curve : "validation";
     const series = data.series.map((s) => ({ label: s.label, attention: s.attention, variant: s.variant,
       points: s[curve].map((p) => ({ x: p[column], y: p[2], low: p[3], high: p[4] })) }));
-    const which = curve === "validation" ? "Validation loss" : "Training loss";
+    const which = { validation: "Validation loss", training: "Training loss", difference: "Loss minus softmax's" }[curve];
     chart(document.querySelector("#" + id + " .plot"), { id, title: `${which}, ${unit}, ${title}`, series, xLabel, xTick, xTip,
-      logX: state.x === "log", logY: state.y === "log", fromZero: true, skipStart: curve === "training", names: true,
-      reference: data.floor ? { value: data.floor, label: "entropy of the text" } : null,
+      logX: state.x === "log", logY: state.y === "log" && curve !== "difference", fromZero: true, skipStart: curve === "training", names: true,
+      reference: data.floor && curve !== "difference" ? { value: data.floor, label: "entropy of the text" } : null,
       yTip: (p) => p.y.toFixed(4) + (p.high > p.low ? `  (${p.low.toFixed(4)} to ${p.high.toFixed(4)})` : "") });
   }
   function scalingSeries(value) {
@@ -372,6 +372,7 @@
       button.addEventListener("click", () => { state[button.dataset.set] = button.dataset.value; draw(); });
     if (!data.series.some((s) => s.training.length))
       for (const button of document.querySelectorAll('[data-set="curve"]')) button.parentNode.hidden = true;
+    if (!data.series.some((s) => s.difference.length)) document.querySelector('[data-value="difference"]')?.remove();
     for (const details of document.querySelectorAll("details[data-key]")) {
       details.open = state.open.includes(details.dataset.key);
       details.addEventListener("toggle", () => {

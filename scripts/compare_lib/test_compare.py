@@ -247,6 +247,19 @@ class Comparisons(Directory):
         self.assertEqual((rows["softmax"], rows["uniform"]), (1.0, 0.0))
         self.assertAlmostEqual(rows["elu"], 0.5, delta=0.05)
 
+    def test_the_difference_to_softmax_is_of_the_same_seed(self):
+        paths = [self.make(f"{name}{seed}", name, seed, level) for name, seed, level in
+                 (("softmax", 1, 0.5), ("softmax", 2, 0.7), ("elu", 1, 0.8), ("elu", 2, 1.0), ("elu", 3, 9.0))]
+        series = {each["label"]: each["difference"] for each in self.build(paths).data["series"]}
+        self.assertEqual([point[2:] for point in series["softmax"]], [[0, 0, 0]] * 8)
+        for point in series["elu"]:
+            self.assertTrue(0.27 < point[3] <= point[2] <= point[4] < 0.33, point)
+        self.assertEqual(self.build(paths[3:]).data["series"][0]["difference"], [])
+
+    def test_under_a_time_budget_steps_are_not_compared(self):
+        paths = [self.make(name, name, seconds=60.0) for name in ("softmax", "elu")]
+        self.assertEqual([each["difference"] for each in self.build(paths).data["series"]], [[], []])
+
     def test_runs_that_did_not_begin_are_one_line(self):
         made_up_runs.write_comparison(self.path("cmp"), seeds=(1,))
         for name in ("elu_seed1", "yat_seed1"):

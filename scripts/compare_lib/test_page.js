@@ -26,6 +26,8 @@
   const steep = document.querySelector("#curve-tokens path.line").getAttribute("d");
   press('[data-set="y"][data-value="linear"]');
   check("a linear axis of the loss", document.querySelector("#curve-tokens path.line").getAttribute("d") !== steep);
+  press('[data-set="curve"][data-value="difference"]');
+  check("the difference to softmax", all("#curve-tokens path.line").length === 10 && document.querySelector("#curve-tokens .title").textContent.includes("minus softmax"));
   press('[data-set="curve"][data-value="training"]');
   check("the training loss", document.querySelector("#curve-tokens .title").textContent.startsWith("Training"));
   check("the choice is kept", JSON.parse(Object.values(sessionStorage)[0] || "{}").curve === "training");
