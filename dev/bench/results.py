@@ -3,9 +3,10 @@
 
 A benchmark calls record(); with BENCH_RESULTS=FILE in the environment each call adds a line of JSON to the file.
 
-    dev/bench/results.py FILE [--markdown] [--machine TEXT]     the table of all lines
+    dev/bench/results.py FILE... [--markdown] [--machine TEXT]     the table of all lines
 """
 import argparse
+import fileinput
 import json
 import os
 import statistics
@@ -43,12 +44,12 @@ HEADER = ["work", "unit", "slay.c", "peer", "its", "better by (spread)", "wanted
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("results")
+    parser.add_argument("results", nargs="+")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--machine", default="")
     options = parser.parse_args()
-    with open(options.results) as file:
-        rows = [cells(json.loads(line)) for line in file if line.strip()]
+    with fileinput.input(options.results) as lines:
+        rows = [cells(json.loads(line)) for line in lines if line.strip()]
     if options.markdown:
         print(f"# Benchmarks\n\n{options.machine}\n\n| " + " | ".join(HEADER) + " |")
         print("|---|---|---:|---|---:|---:|---:|---:|")

@@ -1,11 +1,17 @@
 #!/bin/sh
 # make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about 40 minutes).
-#   dev/bench/run.sh [train|memory|attention|scaling|decode|data ...]     only these
+#   dev/bench/run.sh [PART...]     only these: train64 train256 train1024 small slay memory attention scaling decode data
+# Each part's results stay in build/bench/PART.jsonl until it runs again, so a benchmark may be taken up part by part. The
+# table at the end shows all there are; once every part has run it also goes to docs/results/bench.md with the machine's
+# data. What is printed goes to build/bench.txt too.
 # Peers go into a Python environment made for this alone (build/venv-bench, installed once); BENCH_PYTHON=/path/to/python
-# uses another. What is printed also goes to build/bench.txt; the table at the end, with the machine's data, to
-# docs/results/bench.md when all parts ran.
+# uses another.
 cd "$(dirname "$0")/../.." || exit 1
-parts=${*:-train memory attention scaling decode data}
+all_parts="train64 train256 train1024 small slay memory attention scaling decode data"
+parts=${*:-$all_parts}
+for part in $parts; do
+    case " $all_parts " in *" $part "*) ;; *) echo "no part $part; there are $all_parts" >&2; exit 1 ;; esac
+done
 python=${BENCH_PYTHON:-build/venv-bench/bin/python}
 packages="torch numpy tiktoken regex safetensors xllamacpp"
 if ! "$python" -c "import torch, numpy, tiktoken, regex, safetensors, xllamacpp" 2>/dev/null; then
@@ -18,20 +24,24 @@ if ! "$python" -c "import torch, numpy, tiktoken, regex, safetensors, xllamacpp"
 fi
 make --no-print-directory -s all build/bench_attention_softmax build/bench_attention_linear \
     build/bench_attention_scaling build/bench_loader || exit 1
-BENCH_RESULTS=$PWD/build/bench.jsonl
-export BENCH_RESULTS
-: >"$BENCH_RESULTS"
+mkdir -p build/bench docs/results
 machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr), $(date +%Y-%m-%d)"
 
 train() { "$python" dev/bench/bench_train_pytorch.py "$@"; }
-bench_train() {
+bench_train64() {
     train --batch 4 --sequence 64 --peers eager --wanted 1.4
     train --batch 4 --sequence 64 --peers compile --wanted 1.3
+}
+bench_train256() {
     train --batch 4 --sequence 256 --rounds 4 --steps 4 --skip 1 --peers eager --wanted 1.4
     train --batch 4 --sequence 256 --rounds 4 --steps 4 --skip 1 --peers compile --wanted 1.3
+}
+bench_train1024() {
     train --batch 1 --sequence 1024 --rounds 4 --steps 4 --skip 1 --peers eager --wanted 1.4
     train --batch 1 --sequence 1024 --rounds 4 --steps 4 --skip 1 --peers compile --wanted 1.3
-    train --model small --vocab 4096 --batch 4 --sequence 256 --steps 30 --wanted 2
+}
+bench_small() { train --model small --vocab 4096 --batch 4 --sequence 256 --steps 30 --wanted 2; }
+bench_slay() {
     train --batch 1 --sequence 1024 --rounds 4 --steps 3 --skip 1 --attentions slay,softmax --peers none --wanted 0.95
     train --batch 1 --sequence 2048 --rounds 3 --steps 3 --skip 1 --attentions slay,softmax --peers none --wanted 1
 }
@@ -64,10 +74,21 @@ bench_data() {
     echo "$machine"
     for part in $parts; do
         echo "== $part"
+        BENCH_RESULTS=$PWD/build/bench/$part.jsonl
+        export BENCH_RESULTS
+        : >"$BENCH_RESULTS"
         "bench_$part"
     done
     echo "== all"
-    "$python" dev/bench/results.py "$BENCH_RESULTS"
+    results=$(for part in $all_parts; do [ ! -s "build/bench/$part.jsonl" ] || echo "build/bench/$part.jsonl"; done)
+    # shellcheck disable=SC2086
+    "$python" dev/bench/results.py $results
+    # scaling writes a page of its own instead of lines
+    missing=$(for part in $all_parts; do [ "$part" = scaling ] || [ -s "build/bench/$part.jsonl" ] || echo "$part"; done)
+    # shellcheck disable=SC2086
+    if [ -z "$missing" ]; then
+        "$python" dev/bench/results.py $results --markdown --machine "$machine." >docs/results/bench.md
+    else
+        echo "docs/results/bench.md waits for: $(echo $missing)"
+    fi
 } 2>&1 | tee build/bench.txt
-mkdir -p docs/results
-[ "$#" -gt 0 ] || "$python" dev/bench/results.py "$BENCH_RESULTS" --markdown --machine "$machine." >docs/results/bench.md
