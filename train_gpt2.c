@@ -457,11 +457,7 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *
     for (int l = 1; trains && l < config->L; l++) share_activations(&model->acts.layers[l], &model->acts.layers[0]);
     arena_allocate(&model->scratch_arena);
     if (trains) arena_allocate(&model->gradient_arena);
-    if (trains == TRAINS) arena_allocate(&model->moment_arena);
-    for (int i = 0; trains == TRAINS && i < model->parameter_count; i++) {
-        Parameter *p = &model->parameters[i];
-        memset(p->m, 0, p->count * sizeof(real)), memset(p->v, 0, p->count * sizeof(real));
-    }
+    if (trains == TRAINS) arena_allocate(&model->moment_arena), arena_clear(&model->moment_arena);
     name_weights(&model->weights, model, 0);
     name_weights(&model->dweights, model, 1);
     model->own = model->updated = model->parameters;

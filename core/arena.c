@@ -38,14 +38,22 @@ void arena_plan(Arena *arena, real **slot, size_t count) {
     arena->total += (count + ALIGN - 1) / ALIGN * ALIGN + GAP;
 }
 
+static void poison_gaps(const Arena *arena) {
+    POISON(arena->block, arena->total * sizeof(real));
+    for (int i = 0; i < arena->count; i++)
+        UNPOISON(arena->block + arena->requests[i].offset, arena->requests[i].count * sizeof(real));
+}
+
 void arena_allocate(Arena *arena) {
     arena->block = memory_allocate(arena->total, sizeof(real), arena->what);
-    POISON(arena->block, arena->total * sizeof(real));
-    for (int i = 0; i < arena->count; i++) {
-        struct ArenaRequest *request = &arena->requests[i];
-        *request->slot = arena->block + request->offset;
-        UNPOISON(*request->slot, request->count * sizeof(real));
-    }
+    for (int i = 0; i < arena->count; i++) *arena->requests[i].slot = arena->block + arena->requests[i].offset;
+    poison_gaps(arena);
+}
+
+void arena_clear(const Arena *arena) {
+    UNPOISON(arena->block, arena->total * sizeof(real));
+    memory_clear(arena->block, arena->total * sizeof(real));
+    poison_gaps(arena);
 }
 
 void arena_close_gaps(const Arena *arena) {

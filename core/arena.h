@@ -19,6 +19,7 @@ typedef struct {
 // Plans `count` numbers; *slot points to them after arena_allocate.
 void arena_plan(Arena *arena, real **slot, size_t count);
 void arena_allocate(Arena *arena);
+void arena_clear(const Arena *arena); // all zeros; costs nothing before they are used
 // Gaps between tensors may be read and written from now on, as when the block goes to another process in one piece.
 void arena_close_gaps(const Arena *arena);
 void arena_free(Arena *arena);

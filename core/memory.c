@@ -39,10 +39,29 @@ void *memory_resize(void *block, size_t count, size_t size, const char *what) {
     return resized;
 }
 
-void memory_discard(void *block, size_t bytes) {
+// The bytes of whole pages inside a block, which begin at *first.
+static size_t whole_pages(void *block, size_t bytes, char **first) {
     const uintptr_t page = 4096;
-    uintptr_t first = ((uintptr_t)block + page - 1) / page * page, last = ((uintptr_t)block + bytes) / page * page;
-    if (last > first) madvise((void *)first, last - first, MADV_DONTNEED);
+    uintptr_t start = ((uintptr_t)block + page - 1) / page * page, end = ((uintptr_t)block + bytes) / page * page;
+    *first = (char *)start;
+    return end > start ? end - start : 0;
+}
+
+void memory_discard(void *block, size_t bytes) {
+    char *first;
+    size_t whole = whole_pages(block, bytes, &first);
+    if (whole) madvise(first, whole, MADV_DONTNEED);
+}
+
+void memory_clear(void *block, size_t bytes) {
+    char *first, *start = block;
+    size_t whole = whole_pages(block, bytes, &first);
+    if (whole == 0 || madvise(first, whole, MADV_DONTNEED) != 0) { // locked in memory, or of other pages
+        memset(block, 0, bytes);
+        return;
+    }
+    memset(start, 0, (size_t)(first - start));
+    memset(first + whole, 0, (size_t)(start + bytes - (first + whole)));
 }
 
 char *memory_copy_string(const char *text) {

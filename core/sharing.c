@@ -18,7 +18,7 @@ static void list_own_parts(Sharing *sharing, Arena *moments) {
     if (sharing->zero) {
         arena_plan(moments, &sharing->m, total), arena_plan(moments, &sharing->v, total);
         arena_allocate(moments);
-        memset(sharing->m, 0, total * sizeof(real)), memset(sharing->v, 0, total * sizeof(real));
+        arena_clear(moments);
     }
     for (int k = 0; k < sharing->own_count; at += parts[k].count, k++) {
         Parameter *own = &sharing->own[k];

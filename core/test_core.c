@@ -91,6 +91,23 @@ static void test_allocation(void) {
     CHECK(memory_peak_bytes() > 1 << 20);
 }
 
+// Within a page, across its edge, over whole pages: zeros inside, everything else as it was.
+static void test_clearing(void) {
+    static const size_t parts[][2] = {{0, 0},       {5, 100},      {4000, 200}, {4096, 4096},
+                                      {100, 12000}, {4097, 20000}, {0, 65536}};
+    enum { SIZE = 65536 };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        unsigned char *block = memory_allocate(SIZE, 1, "a block");
+        size_t wrong = 0;
+        memset(block, 0xA5, SIZE);
+        memory_clear(block + parts[i][0], parts[i][1]);
+        for (size_t k = 0; k < SIZE; k++)
+            wrong += block[k] != (k >= parts[i][0] && k < parts[i][0] + parts[i][1] ? 0 : 0xA5);
+        CHECK(wrong == 0);
+        free(block);
+    }
+}
+
 static void test_size_arithmetic(void) {
     uint64_t result = 7;
     CHECK(size_multiply(UINT64_MAX, 2, &result) == -1 && result == 7);
@@ -314,6 +331,7 @@ int main(void) {
     RUN(test_messages);
     RUN(test_error_text);
     RUN(test_allocation);
+    RUN(test_clearing);
     RUN(test_size_arithmetic);
     RUN(test_reading);
     RUN(test_stream);
