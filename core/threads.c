@@ -19,7 +19,7 @@ void threads_wait_politely(char **argv) {
 
 void threads_wait_briefly(char **argv) {
     // GNU's runtime counts turns of about 20 ns, LLVM's milliseconds.
-    static const char *const settings[][2] = {{"GOMP_SPINCOUNT", "2000"}, {"KMP_BLOCKTIME", "1"}, {NULL, NULL}};
+    static const char *const settings[][2] = {{"GOMP_SPINCOUNT", "20000"}, {"KMP_BLOCKTIME", "1"}, {NULL, NULL}};
     start_again(argv, settings);
 }
 

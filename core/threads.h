@@ -9,8 +9,8 @@
 // (OMP_WAIT_POLICY).
 void threads_wait_politely(char **argv);
 
-// The same for decoding, whose loops are a few microseconds long and follow each other at once: threads spin for about
-// as long as it takes to wake one up, and sleep then.
+// The same for decoding, whose loops are microseconds long and follow each other at once: threads spin for half a
+// millisecond, a little longer than the longest loop inside a layer, and sleep then.
 void threads_wait_briefly(char **argv);
 
 // Uses `count` threads (0: as many as there are cores) and returns their number.
