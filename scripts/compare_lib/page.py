@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 
-from . import corpora, measure, results, speed, statistics
+from . import corpora, measure, paper, results, speed, statistics
 from .live import duration
 from .runs import finite_number, group_runs, parse_json, select, unequal_options, whole_number
 
@@ -426,6 +426,7 @@ def summary_of(source, selection, groups, rows):
         "facts": facts_of(groups) if groups else [],
         "rows": rows,
         "findings": findings_of(rows, source.scaling, metric),
+        "paper": paper.compare(rows, metric),
         "notes": notes_of(selection, groups, rows, source) if groups else [],
         "unfinished": unfinished_of(selection),
         "left_out": source.left_out + selection.left_out,
@@ -520,6 +521,22 @@ def table(rows):
     body = "\n".join(table_row(row) for row in rows)
     return (f'<div class="wide" tabindex="0" role="region" aria-label="results"><table id="results"><thead><tr>{head}</tr>'
             f'</thead><tbody>\n{body}\n</tbody></table></div>')
+
+
+def paper_section(report):
+    """The two orders side by side."""
+    found = report.summary["paper"]
+    if not found:
+        return ""
+    heads = ("Attention", "Place here", "Place in the paper", "Loss here", "Loss in the paper")
+    attention_of = {row["label"]: row["attention"] for row in report.summary["rows"]}
+    rows = [f'<tr><th scope="row"><i class="dot" style="{accent_style(attention_of[each["label"]])}"></i>{text(each["label"])}</th>'
+            f'<td>{each["rank_here"]}</td><td>{each["rank_paper"]}</td><td>{each["loss_here"]:.4f}</td>'
+            f'<td>{each["loss_paper"]:.4f}</td></tr>' for each in found["attentions"]]
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    return section("paper", "Beside the paper", f'<div class="wide" tabindex="0" role="region" aria-label="beside the paper"><table class='
+                   f'"short"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+                   f'<p class="caption">{text(paper.in_words(found))}</p>')
 
 
 def sample_cards(report):
@@ -617,7 +634,8 @@ def body_of(report):
                   "either side. The thin lines are softmax and uniform averaging.")
     return "\n".join([section("answer", "Findings", items(summary["findings"], "findings")), dots,
                       items(summary["notes"], "notes"), section("table", "Results", table(summary["rows"])),
-                      curve_section(report), scaling_section(report), sample_section(report), method_section(report),
+                      curve_section(report), scaling_section(report), paper_section(report), sample_section(report),
+                      method_section(report),
                       left_out_section(summary)])
 
 

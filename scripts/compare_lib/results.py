@@ -2,7 +2,7 @@
 import json
 import math
 
-from . import statistics
+from . import paper, statistics
 from .runs import finite_number
 
 REFERENCE, FLOOR = "softmax", "uniform"
@@ -209,11 +209,21 @@ EXPLANATION = [
     "Decode: tokens per second of the whole model at position 1024 and 65536, one thread, the state there made up."]
 
 
+def markdown_beside_paper(found):
+    if not found:
+        return []
+    lines = [f"| {each['label']} | {each['rank_here']} | {each['rank_paper']} | {each['loss_here']:.4f} | {each['loss_paper']:.4f} |"
+             for each in found["attentions"]]
+    return ["", "## Beside the paper", "", "| attention | place here | place in the paper | loss here | loss in the paper |",
+            "|---|---|---|---|---|", *lines, "", paper.in_words(found)]
+
+
 def markdown(summary):
     """results.md: the table, what its columns mean, how it was made."""
     parts = [f"# {markdown_cell(summary['title'])}", "", *[markdown_cell(line) + "  " for line in summary["facts"]], "",
              markdown_table(summary["rows"]), ""]
     parts += [f"- {markdown_cell(note)}" for note in EXPLANATION + summary["notes"]]
+    parts += markdown_beside_paper(summary["paper"])
     if summary["left_out"]:
         parts += ["", "Left out:", ""]
         parts += [f"- {markdown_cell(path)}: {markdown_cell(reason)}" for path, reason in summary["left_out"]]

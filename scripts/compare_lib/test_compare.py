@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from compare_lib import live, made_up_runs, measure, page, results, runs, settings, speed, statistics, training  # noqa: E402
+from compare_lib import live, made_up_runs, measure, page, paper, results, runs, settings, speed, statistics, training  # noqa: E402
 
 # From scipy.stats.ttest_ind(a, b, equal_var=False): statistic, degrees of freedom, p.
 WELCH = [
@@ -278,7 +278,7 @@ class Comparisons(Directory):
         made_up_runs.write_comparison(self.path("cmp"), seeds=(1, 2))
         report = page.load_comparison(self.path("cmp"))
         self.assertEqual(len(json.loads(results.dump(report.summary))["rows"]), 10)
-        self.assertEqual(results.markdown(report.summary).count("\n| "), 11)
+        self.assertEqual(results.markdown(report.summary).count("\n| "), 11 + 8)
 
     def test_crossover(self):
         rows = made_up_runs.scaling_rows()
@@ -301,6 +301,32 @@ class Comparisons(Directory):
         with open(self.path("bad"), "w", encoding="utf-8") as file:
             file.write('[{"attention": "x", "T": NaN, "forward_ms": 1}]')
         self.assertRaises(ValueError, measure.read_scaling, self.path("bad"))
+
+
+class Paper(unittest.TestCase):
+    """The paper's order beside the one found."""
+
+    @staticmethod
+    def rows(levels, spread=0.001):
+        return [{"label": label, "loss": {"values": [level - spread, level, level + spread]}} for label, level in levels.items()]
+
+    def test_the_same_order_and_the_opposite(self):
+        found = paper.compare(self.rows(paper.LOSSES), "loss")
+        self.assertEqual((found["rank_correlation"], found["pairs"]), (1.0, {"same": 21, "opposite": 0, "undecided": 0}))
+        found = paper.compare(self.rows({label: -loss for label, loss in paper.LOSSES.items()}), "loss")
+        self.assertEqual((found["rank_correlation"], found["pairs"]), (-1.0, {"same": 0, "opposite": 21, "undecided": 0}))
+
+    def test_an_exchange_and_noise(self):
+        found = paper.compare(self.rows({"softmax": 1.0, "yat": 2.0, "slay": 3.0, "slay:R=2": 0.0, "uniform": 9.0}), "loss")
+        self.assertAlmostEqual(found["rank_correlation"], 0.5)  # scipy.stats.spearmanr([1, 2, 3], [2, 1, 3])
+        self.assertEqual(found["pairs"], {"same": 2, "opposite": 1, "undecided": 0})
+        self.assertEqual([each["label"] for each in found["attentions"]], ["yat", "softmax", "slay"])
+        self.assertEqual(paper.compare(self.rows(paper.LOSSES, 50.0), "loss")["pairs"]["undecided"], 21)
+
+    def test_too_few_or_one_seed(self):
+        self.assertIsNone(paper.compare(self.rows({"softmax": 1.0, "yat": 2.0}), "loss"))
+        single = [{"label": label, "loss": {"values": [loss]}} for label, loss in paper.LOSSES.items()]
+        self.assertEqual(paper.compare(single, "loss")["pairs"], {"same": 0, "opposite": 0, "undecided": 21})
 
 
 class Terminal(io.StringIO):
@@ -499,7 +525,7 @@ class Pages(Directory):
         made_up_runs.write_comparison(self.path("cmp"))
         text = page.render(page.load_comparison(self.path("cmp")))
         for part in ("answer", "dots", "results", "curves", "curve-tokens", "curve-time", "scaling-time", "scaling-memory",
-                     "samples", "method"):
+                     "paper", "samples", "method"):
             self.assertIn(f'id="{part}"', text, part)
 
     def test_watching_page_refreshes(self):
