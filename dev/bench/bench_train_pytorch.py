@@ -10,6 +10,7 @@ round. The first steps of a process (--skip) do not count. Peak memory is the pr
 """
 import argparse
 import functools
+import itertools
 import json
 import os
 import signal
@@ -37,7 +38,9 @@ def parse_options():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="steps per round that count")
     parser.add_argument("--skip", type=int, default=2, help="steps per round before those")
-    parser.add_argument("--wanted", type=float, help="how many times as fast it should be, for the table of make bench")
+    parser.add_argument("--wanted", default="", help="how many times as fast it should be as each of the others, with "
+                        "commas, for the table of make bench")
+    parser.add_argument("--start-up", action="store_true", help="the time to the first step goes into that table too")
     parser.add_argument("--pytorch-child", metavar="SHARD", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.context = max(1024, options.sequence)
@@ -203,19 +206,20 @@ def print_table(options, rounds):
     for attention, values in shares.items():
         print(f"share of the machine's sgemm rate, {attention}: {100 * statistics.median(values):.0f}% "
               f"({100 * min(values):.0f} .. {100 * max(values):.0f})")
-    for name in others:
+    targets = [float(number) for number in options.wanted.split(",") if number]
+    for name, wanted in itertools.zip_longest(others, targets[:len(others)]):
         ratios = sorted(statistics.median(r[ours][0]) / statistics.median(r[name][0]) for r in rounds)
-        record_result(options, rounds, ours, name, ratios)
+        record_result(options, rounds, ours, name, ratios, wanted)
         print(f"{ours} is {1 / statistics.median(ratios):.2f} times as fast as {name} "
               f"({1 / ratios[-1]:.2f} .. {1 / ratios[0]:.2f} over the rounds)")
 
 
-def record_result(options, rounds, ours, name, ratios):
+def record_result(options, rounds, ours, name, ratios, wanted):
     attention = ours.split()[-1]
     work = f"{options.model} step, B={options.batch} T={options.sequence}" + ("" if attention == "softmax" else f", {attention}")
     times = [statistics.median(ms for r in rounds for ms in r[side][0]) for side in (ours, name)]
     share = statistics.median(shares[attention])
-    record(work, "ms", times[0], name, times[1], [1 / ratio for ratio in ratios], options.wanted, share)
+    record(work, "ms", times[0], name, times[1], [1 / ratio for ratio in ratios], wanted, share)
     memory = [max(r[side][2] for r in rounds) for side in (ours, name)]
     record(work + ", memory", "MB", memory[0], name, memory[1], [r[name][2] / r[ours][2] for r in rounds])
 
@@ -240,7 +244,7 @@ def main():
             print(f"round {i + 1} of {options.rounds}: {medians}", flush=True)
     print_table(options, rounds)
     print(f"start-up to the first step: {statistics.median(startups):.2f} s ({min(startups):.2f} .. {max(startups):.2f})")
-    if options.model == "gpt2" and ways:
+    if options.start_up:
         record(f"start-up, {options.model} with random weights", "s", statistics.median(startups), "", None, [])
 
 

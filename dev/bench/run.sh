@@ -1,5 +1,5 @@
 #!/bin/sh
-# make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about 40 minutes).
+# make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about 30 minutes).
 #   dev/bench/run.sh [PART...]     only these: train64 train256 train1024 small slay memory attention scaling decode data
 # Each part's results stay in build/bench/PART.jsonl until it runs again, so a benchmark may be taken up part by part. The
 # table at the end shows all there are; once every part has run it also goes to docs/results/bench.md with the machine's
@@ -28,18 +28,9 @@ mkdir -p build/bench docs/results
 machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr), $(date +%Y-%m-%d)"
 
 train() { "$python" dev/bench/bench_train_pytorch.py "$@"; }
-bench_train64() {
-    train --batch 4 --sequence 64 --peers eager --wanted 1.4
-    train --batch 4 --sequence 64 --peers compile --wanted 1.3
-}
-bench_train256() {
-    train --batch 4 --sequence 256 --rounds 4 --steps 4 --skip 1 --peers eager --wanted 1.4
-    train --batch 4 --sequence 256 --rounds 4 --steps 4 --skip 1 --peers compile --wanted 1.3
-}
-bench_train1024() {
-    train --batch 1 --sequence 1024 --rounds 4 --steps 4 --skip 1 --peers eager --wanted 1.4
-    train --batch 1 --sequence 1024 --rounds 4 --steps 4 --skip 1 --peers compile --wanted 1.3
-}
+bench_train64() { train --batch 4 --sequence 64 --rounds 4 --steps 6 --peers eager,compile --wanted 1.4,1.3 --start-up; }
+bench_train256() { train --batch 4 --sequence 256 --rounds 3 --steps 3 --skip 1 --peers eager,compile --wanted 1.4,1.3; }
+bench_train1024() { train --batch 1 --sequence 1024 --rounds 3 --steps 3 --skip 1 --peers eager,compile --wanted 1.4,1.3; }
 bench_small() { train --model small --vocab 4096 --batch 4 --sequence 256 --steps 30 --wanted 2; }
 bench_slay() {
     train --batch 1 --sequence 1024 --rounds 4 --steps 3 --skip 1 --attentions slay,softmax --peers none --wanted 0.95
