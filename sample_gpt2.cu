@@ -1,20 +1,14 @@
 /*
 Text from a checkpoint, on the GPU: sample_gpt2.c's decoder with the weights and the attention's caches on the device. The
-model comes from train_gpt2.cu; what a token costs is one pass over the weights and the attention's `step`.
-
-This program takes prompts as text or as numbers and draws with temperature and top-k; everything else that sample_gpt2 can
-do, it does with the same checkpoints.
+model comes from train_gpt2.cu; what a token costs is one pass over the weights and the attention's `step`. The program
+around it is core/sampler.c, as on the CPU: the same options, and in fp32 the same text for the same seed.
 */
 #define GPT2_MODEL_ONLY
 #include "train_gpt2.cu"
 
 extern "C" {
-#include "core/file.h"
-#include "core/options.h"
-#include "dataloader/tokenizer.h"
+#include "core/sampler.h"
 }
-
-#include <algorithm>
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The decoder
@@ -31,9 +25,11 @@ typedef struct {
     floatX *wide, *wide2;     // (PREFILL_ROWS, 4C)
     float *mean, *rstd;       // (PREFILL_ROWS)
     int *tokens;              // (PREFILL_ROWS)
-    floatX *logits;           // (padded V): of the last token
+    int *targets;             // (PREFILL_ROWS)
+    float *losses;            // (PREFILL_ROWS)
+    floatX *logits;           // (PREFILL_ROWS, padded V)
     std::vector<floatX> host; // the same in host memory
-    std::vector<float> floats;
+    std::vector<float> last;  // (V): of the last token
     ArenaGPU arena;
 } Decoder;
 
@@ -56,10 +52,11 @@ static void decoder_create(Decoder *decoder, GPT2 *model) {
     arena_gpu_plan(arena, &decoder->wide, PREFILL_ROWS * 4 * C),
         arena_gpu_plan(arena, &decoder->wide2, PREFILL_ROWS * 4 * C);
     arena_gpu_plan(arena, &decoder->mean, PREFILL_ROWS), arena_gpu_plan(arena, &decoder->rstd, PREFILL_ROWS);
-    arena_gpu_plan(arena, &decoder->tokens, PREFILL_ROWS);
-    arena_gpu_plan(arena, &decoder->logits, padded);
+    arena_gpu_plan(arena, &decoder->tokens, PREFILL_ROWS), arena_gpu_plan(arena, &decoder->targets, PREFILL_ROWS);
+    arena_gpu_plan(arena, &decoder->losses, PREFILL_ROWS);
+    arena_gpu_plan(arena, &decoder->logits, PREFILL_ROWS * padded);
     arena_gpu_allocate(arena);
-    decoder->host.resize(padded), decoder->floats.resize((size_t)model->config.V);
+    decoder->host.resize(PREFILL_ROWS * padded), decoder->last.resize((size_t)model->config.V);
     if (L * decoder->cache_size > 0)
         cuda_check(cudaMemsetAsync(decoder->cache, 0, L * decoder->cache_size * sizeof(float), model->stream));
     size_t numbers = model->parameters.numbers;
@@ -109,146 +106,131 @@ static void decoder_block(Decoder *decoder, const int *tokens, int n) {
     decoder->position += n;
 }
 
-// Feeds n tokens and returns the logits (V) behind the last, in host memory.
-static const float *gpt2_step(Decoder *decoder, const int *tokens, int n) {
-    GPT2 *model = decoder->model;
-    int C = model->config.C, padded = padded_vocabulary(model->config.V), rows = 0;
-    for (int start = 0; start < n; start += rows) {
-        rows = n - start < PREFILL_ROWS ? n - start : PREFILL_ROWS;
-        decoder_block(decoder, tokens + start, rows);
-    }
-    // One row at a time through a copy, which begins where cuBLASLt likes it to.
-    MatmulShape shape = matmul_shape(1, padded, C, MATMUL_PLAIN);
-    shape.b_is_transposed = 1;
-    cuda_check(cudaMemcpyAsync(decoder->x, decoder->hidden + (size_t)(rows - 1) * (size_t)C, (size_t)C * sizeof(floatX),
-                               cudaMemcpyDeviceToDevice, model->stream));
-    matmul_gpu(decoder->logits, decoder->x, model->weights.wte, 0, &shape, NULL, model->stream);
-    cuda_check(cudaMemcpyAsync(decoder->host.data(), decoder->logits, (size_t)padded * sizeof(floatX),
-                               cudaMemcpyDeviceToHost, model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
-    for (size_t v = 0; v < decoder->floats.size(); v++) decoder->floats[v] = to_float(decoder->host[v]);
-    return decoder->floats.data();
+static int decoder_most_rows(const Decoder *decoder) {
+    int T = decoder->model->attention_config.T;
+    return T < PREFILL_ROWS ? T : PREFILL_ROWS;
 }
 
-// The attention's capacity for decoding: a sequence, PREFILL_ROWS tokens at once.
-static AttentionConfig decoding_config(const GPT2Config *config) {
-    AttentionConfig decoding = {};
-    decoding.B = 1, decoding.T = PREFILL_ROWS < config->max_T ? PREFILL_ROWS : config->max_T;
-    decoding.C = config->C, decoding.NH = config->NH, decoding.HS = config->C / config->NH;
-    decoding.max_T = config->max_T;
-    return decoding;
+// logits (n,V) in host memory of rows first .. first + n - 1 of `hidden`, which go through a copy that begins where
+// cuBLASLt likes it to.
+static void logits_of_rows(Decoder *decoder, float *logits, int first, int n) {
+    GPT2 *model = decoder->model;
+    size_t C = (size_t)model->config.C, V = (size_t)model->config.V, padded = (size_t)padded_vocabulary((int)V);
+    MatmulShape shape = matmul_shape(n, (int)padded, (int)C, MATMUL_PLAIN);
+    shape.b_is_transposed = 1;
+    cuda_check(cudaMemcpyAsync(decoder->x, decoder->hidden + (size_t)first * C, (size_t)n * C * sizeof(floatX),
+                               cudaMemcpyDeviceToDevice, model->stream));
+    matmul_gpu(decoder->logits, decoder->x, model->weights.wte, 0, &shape, NULL, model->stream);
+    cuda_check(cudaMemcpyAsync(decoder->host.data(), decoder->logits, (size_t)n * padded * sizeof(floatX),
+                               cudaMemcpyDeviceToHost, model->stream));
+    cuda_check(cudaStreamSynchronize(model->stream));
+    for (size_t i = 0; i < (size_t)n; i++)
+        for (size_t v = 0; v < V; v++) logits[i * V + v] = to_float(decoder->host[i * padded + v]);
+}
+
+// Feeds n tokens and returns the logits (V) behind the last, in host memory. With `all_logits` (n,V) those of every token
+// go there too.
+static const float *gpt2_step(Decoder *decoder, const int *tokens, int n, float *all_logits) {
+    size_t V = (size_t)decoder->model->config.V;
+    int rows = 0, most = decoder_most_rows(decoder);
+    for (int start = 0; start < n; start += rows) {
+        rows = n - start < most ? n - start : most;
+        decoder_block(decoder, tokens + start, rows);
+        if (all_logits) logits_of_rows(decoder, all_logits + (size_t)start * V, 0, rows);
+    }
+    logits_of_rows(decoder, decoder->last.data(), rows - 1, 1);
+    return decoder->last.data();
+}
+
+// The losses of one row of tokens, from position 0; where the target is below 0 it is 0.
+static void gpt2_row_losses(Decoder *decoder, double *losses, const int *inputs, const int *targets, int T) {
+    GPT2 *model = decoder->model;
+    int most = decoder_most_rows(decoder), C = model->config.C, V = model->config.V;
+    std::vector<float> found((size_t)most);
+    decoder->position = 0;
+    for (int start = 0, rows; start < T; start += rows) {
+        rows = T - start < most ? T - start : most;
+        decoder_block(decoder, inputs + start, rows);
+        cuda_check(cudaMemcpyAsync(decoder->targets, targets + start, (size_t)rows * sizeof(int),
+                                   cudaMemcpyHostToDevice, model->stream));
+        head_forward_backward(decoder->losses, NULL, NULL, decoder->hidden, model->weights.wte, decoder->targets, NULL,
+                              rows, C, V, rows, 0, decoder->logits, model->stream);
+        cuda_check(cudaMemcpyAsync(found.data(), decoder->losses, (size_t)rows * sizeof(float), cudaMemcpyDeviceToHost,
+                                   model->stream));
+        cuda_check(cudaStreamSynchronize(model->stream));
+        for (int i = 0; i < rows; i++) losses[start + i] = found[(size_t)i];
+    }
 }
 
 #ifndef GPT2_SAMPLER_ONLY // test_gpt2.cu takes what is above
 // ---------------------------------------------------------------------------------------------------------------------
-// The program
+// What the program (core/sampler.c) asks of the model
 
-typedef struct {
-    const char *prompt, *tokenizer_path;
-    int tokens, top_k;
-    float temperature;
-    int64_t seed;
-} SampleSettings;
+struct SampledModel {
+    GPT2 model;
+    Decoder decoder;
+    float *kept; // the caches behind the prompt, (L, cache_size)
+};
 
-static void sample_options(Options *options, SampleSettings *s) {
-    const Option items[] = {
-        {"text", "prompt", 'p', OPTION_STRING, &s->prompt, 0, 0, "TEXT", "what the text starts with", 0, ""},
-        {"text", "tokens", 'n', OPTION_INT, &s->tokens, 1, 1 << 24, NULL, "most tokens", 0, ""},
-        {"choice", "temperature", 't', OPTION_FLOAT, &s->temperature, 0, 100, NULL, "0: the likeliest always", 0, ""},
-        {"choice", "top-k", 'k', OPTION_INT, &s->top_k, 0, 1 << 24, NULL, "among the k likeliest; 0: all", 0, ""},
-        {"choice", "seed", 0, OPTION_LONG, &s->seed, 0, 9e15, NULL, "the same seed gives the same text", 0, ""},
-        {"program", "tokenizer", 0, OPTION_STRING, &s->tokenizer_path, 0, 0, "FILE", "default: the checkpoint's", 0,
-         ""},
-    };
-    options->usage = "usage: sample_gpt2_cuda MODEL [options]\nText from a run or a checkpoint, on the GPU.";
-    options_add(options, items, sizeof items / sizeof *items);
+static void *sampled_create(const GPT2Config *config, const Attention *attention,
+                            const AttentionConfig *attention_config) {
+    const AttentionGPU *on_device = gpu_attention(attention, attention_config);
+    SampledModel *sampled = new SampledModel();
+    gpt2_create(&sampled->model, config, on_device, attention_config, 0, 0, 0, RECOMPUTE_NONE);
+    return sampled;
 }
 
-static int load_model(GPT2 *model, const char *path, char **tokenizer_path, Error *error) {
-    Checkpoint checkpoint;
-    GPT2Config config;
-    const Attention *attention = attention_find("softmax");
-    if (checkpoint_open_newest(&checkpoint, path, error)) return -1;
-    int failed = gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error);
-    if (!failed) {
-        const json_t *saved = gpt2_config_attention(checkpoint.config);
-        AttentionConfig decoding = decoding_config(&config);
-        failed = saved && attention_from_json(&attention, &decoding, saved, error);
-        if (!failed)
-            gpt2_create(model, &config, attention_gpu_find(attention->name), &decoding, 0, 0, 0, RECOMPUTE_NONE);
-        ModelTensors tensors = failed ? ModelTensors() : gpt2_tensors(model);
-        failed = failed || model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
-        *tokenizer_path = path_join(checkpoint.path, "tokenizer.tiktoken");
-    }
-    checkpoint_close(&checkpoint);
-    return failed ? -1 : 0;
+static void sampled_begin(void *model, const SampleSettings *) {
+    SampledModel *sampled = (SampledModel *)model;
+    parameters_gpu_send(&sampled->model.parameters, sampled->model.stream);
+    decoder_create(&sampled->decoder, &sampled->model);
 }
 
-// One token drawn from the logits; `uniform` is in [0,1).
-static int sample_token(const float *logits, int V, const SampleSettings *settings, double uniform) {
-    std::vector<int> order((size_t)V);
-    for (int v = 0; v < V; v++) order[(size_t)v] = v;
-    int count = settings->temperature == 0 ? 1 : settings->top_k > 0 && settings->top_k < V ? settings->top_k : V;
-    std::partial_sort(order.begin(), order.begin() + count, order.end(), [&](int a, int b) {
-        return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; // ties by number: the same text everywhere
-    });
-    double sum = 0, running = 0, largest = logits[order[0]];
-    auto weight = [&](int i) { return exp((logits[order[(size_t)i]] - largest) / settings->temperature); };
-    for (int i = 0; count > 1 && i < count; i++) sum += weight(i);
-    for (int i = 0; count > 1 && i < count; i++)
-        if ((running += weight(i)) > uniform * sum) return order[(size_t)i];
-    return order[0];
+static void sampled_free(void *model) {
+    SampledModel *sampled = (SampledModel *)model;
+    decoder_free(&sampled->decoder);
+    gpt2_free(&sampled->model);
+    if (sampled->kept) cuda_check(cudaFree(sampled->kept));
+    delete sampled;
 }
 
-static void generate(Decoder *decoder, const Tokenizer *tokenizer, const SampleSettings *settings) {
-    uint32_t *tokens = NULL, end = tokenizer_end_of_text(tokenizer);
-    size_t capacity = 0,
-           count = tokenizer_encode(tokenizer, settings->prompt, strlen(settings->prompt), &tokens, &capacity);
-    std::vector<int> prompt = {(int)end};
-    for (size_t i = 0; i < count; i++) prompt.push_back((int)tokens[i]);
-    free(tokens);
-    int max_T = decoder->model->config.max_T;
-    if (prompt.size() > (size_t)max_T)
-        die("option --prompt: expected at most %d tokens, found %zu", max_T - 1, prompt.size() - 1);
-    const float *logits = gpt2_step(decoder, prompt.data(), (int)prompt.size());
-    uint64_t key = random_key((uint64_t)settings->seed, "sample", 0);
-    fputs(settings->prompt, stdout);
-    for (int i = 0; i < settings->tokens; i++) {
-        int token = sample_token(logits, decoder->model->config.V, settings, random_uniform(key, (uint64_t)i));
-        size_t bytes = 0;
-        if ((uint32_t)token == end || token >= tokenizer_vocab_size(tokenizer)) break;
-        const char *text = tokenizer_token(tokenizer, (uint32_t)token, &bytes);
-        fwrite(text, 1, bytes, stdout);
-        fflush(stdout);
-        if (decoder->position == max_T) break; // the context is full
-        logits = gpt2_step(decoder, &token, 1);
-    }
-    putchar('\n');
+static const float *sampled_step(void *model, int position, const int *tokens, int n, float *all_logits) {
+    Decoder *decoder = &((SampledModel *)model)->decoder;
+    decoder->position = position;
+    return gpt2_step(decoder, tokens, n, all_logits);
+}
+
+static size_t past_bytes(const SampledModel *sampled) {
+    return (size_t)sampled->model.config.L * sampled->decoder.cache_size * sizeof(float);
+}
+
+static void sampled_keep_past(void *model) {
+    SampledModel *sampled = (SampledModel *)model;
+    size_t bytes = past_bytes(sampled);
+    if (!bytes) return;
+    if (!sampled->kept) cuda_check(cudaMalloc((void **)&sampled->kept, bytes));
+    cuda_check(
+        cudaMemcpyAsync(sampled->kept, sampled->decoder.cache, bytes, cudaMemcpyDeviceToDevice, sampled->model.stream));
+}
+
+static void sampled_restore_past(void *model) {
+    SampledModel *sampled = (SampledModel *)model;
+    if (sampled->kept)
+        cuda_check(cudaMemcpyAsync(sampled->decoder.cache, sampled->kept, past_bytes(sampled), cudaMemcpyDeviceToDevice,
+                                   sampled->model.stream));
+}
+
+static void sampled_row_losses(void *model, double *losses, const int *inputs, const int *targets, int T) {
+    gpt2_row_losses(&((SampledModel *)model)->decoder, losses, inputs, targets, T);
 }
 
 int main(int argc, char **argv) {
-    static Options options;
-    SampleSettings settings = {"", NULL, 256, 0, 1, 1};
-    const char *path = NULL;
-    char *beside = NULL;
-    int paths = 0;
-    Error error;
-    Tokenizer *tokenizer;
-    GPT2 model = {};
-    Decoder decoder = {};
-    error_set_program(argv[0]);
-    sample_options(&options, &settings);
-    die_if(options_parse(&options, argc, argv, &path, 1, &paths, &error), &error);
-    if (!paths) die("no model: give a run or a checkpoint (--help says more)");
-    die_if(load_model(&model, path, &beside, &error), &error);
-    die_if(tokenizer_load(&tokenizer, settings.tokenizer_path ? settings.tokenizer_path : beside, 0, &error), &error);
-    parameters_gpu_send(&model.parameters, model.stream);
-    decoder_create(&decoder, &model);
-    generate(&decoder, tokenizer, &settings);
-    decoder_free(&decoder);
-    gpt2_free(&model);
-    tokenizer_free(tokenizer);
-    free(beside);
-    return 0;
+    SamplerBackend gpu = {};
+    gpu.prefill_rows = PREFILL_ROWS;
+    gpu.create = sampled_create, gpu.begin = sampled_begin, gpu.free = sampled_free;
+    gpu.tensors = [](void *model) { return gpt2_tensors(&((SampledModel *)model)->model); };
+    gpu.step = sampled_step, gpu.row_losses = sampled_row_losses;
+    gpu.keep_past = sampled_keep_past, gpu.restore_past = sampled_restore_past;
+    return sampler_main(&gpu, argc, argv);
 }
 #endif

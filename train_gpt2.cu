@@ -11,7 +11,7 @@ moments, statistics and sums are float or double. All work goes to one stream; t
 The same bits from run to run: no atomics on floating-point numbers; every sum has a fixed order. What changes from
 micro-batch to micro-batch reaches the kernels through device memory, so that a captured CUDA graph stays valid.
 */
-#include "attention/attention_gpu.h"
+#include "attention/linear_gpu.h"
 #include "core/arena_gpu.h"
 #include "core/batch_gpu.h"
 #include "core/gpu_peak.h"
@@ -19,33 +19,19 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 #include "core/matmul_gpu.h"
 #include "core/parallel_nccl.h"
 #include "core/parameters_gpu.h"
+#include "core/profile_gpu.h"
 #include "core/random_gpu.h"
 #include "core/rounding_gpu.h"
 
 extern "C" {
 #include "core/memory.h"
-#include "core/profile.h"
 #include "core/random.h"
 #include "core/trainer.h"
 }
 
 #include <float.h>
 #include <math.h>
-#include <nvtx3/nvToolsExt.h>
 #include <string.h>
-
-// A named range on Nsight's time line for as long as the object lives. With --profile the clock is read where work
-// begins, and so that it means something the host waits for the device there.
-static bool profiling;
-struct NamedRange {
-    NamedRange(const char *name, Work work, cudaStream_t stream) {
-        nvtxRangePushA(name);
-        if (!profiling) return;
-        cuda_check(cudaStreamSynchronize(stream));
-        profile_work(work);
-    }
-    ~NamedRange() { nvtxRangePop(); }
-};
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Layers
@@ -550,8 +536,9 @@ typedef struct {
     BackwardScratch back;
     float *attention_work, *layernorm_work;
     floatX *head_work;
-    double *norm_parts; // (NORM_BLOCKS and one for each part that is updated)
-    StepState *state;   // on the device
+    double *norm_parts;              // (NORM_BLOCKS and one for each part that is updated)
+    StepState *state;                // on the device
+    unsigned long long floored_rows; // counted on the device so far
     BatchGPU batch;
 
     ArenaGPU activation_arena, scratch_arena;
@@ -997,10 +984,15 @@ static void gpt2_update(GPT2 *model, const Settings *settings, int64_t step, dou
     if (model->trains == TRAINS_SHARING_MOMENTS) gather_weights(model);
 }
 
+// Waits for the device. What it has counted of floored rows goes to the counter that the training loop reads.
 static StepState gpt2_state(GPT2 *model) {
     StepState state;
+    unsigned long long floored;
     cuda_check(cudaMemcpyAsync(&state, model->state, sizeof state, cudaMemcpyDeviceToHost, model->stream));
+    linear_gpu_floored_rows(&floored, model->stream);
     cuda_check(cudaStreamSynchronize(model->stream));
+    linear_count_floored_rows(floored - model->floored_rows);
+    model->floored_rows = floored;
     return state;
 }
 
@@ -1125,12 +1117,18 @@ static StepOutcome backend_update(void *backend_model, const Settings *settings,
     return {state.loss, state.norm, state.finite ? NULL : gpt2_bad_gradient(model)};
 }
 
-static void *backend_create(const Settings *settings, const Attention *attention) {
+// The attention's kernels; ends the program when there are none for this configuration.
+static const AttentionGPU *gpu_attention(const Attention *attention, const AttentionConfig *config) {
     char why[256];
     const AttentionGPU *on_device = attention_gpu_find(attention->name);
-    if (!on_device) die("option --attention: %s has no GPU kernels; use ./train_gpt2", attention->name);
-    if (on_device->check && on_device->check(&settings->attention_config, why, sizeof why))
+    if (!on_device) die("attention %s has no GPU kernels; use the program for the CPU", attention->name);
+    if (on_device->check && on_device->check(config, why, sizeof why))
         die("attention %s on the GPU: %s", attention->name, why);
+    return on_device;
+}
+
+static void *backend_create(const Settings *settings, const Attention *attention) {
+    const AttentionGPU *on_device = gpu_attention(attention, &settings->attention_config);
     int shares = parallel_ranks() > 1;
     parallel_choose_device();
     GPT2 *model = new GPT2();

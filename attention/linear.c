@@ -77,6 +77,10 @@ uint64_t linear_floored_rows(void) {
     return atomic_load(&floored_rows);
 }
 
+void linear_count_floored_rows(uint64_t rows) {
+    atomic_fetch_add(&floored_rows, rows);
+}
+
 void linear_warn_signed(const char *name) {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&warned)) return;
@@ -116,7 +120,7 @@ static void write_outputs(Worker *worker, HeadOutput output, int row, int rows) 
         if (output.denominator) output.denominator[row + i] = g;
         if (output.running_max) output.running_max[row + i] = worker->running_max[i];
     }
-    if (floored && worker->map->is_signed) atomic_fetch_add(&floored_rows, (uint64_t)floored);
+    if (floored && worker->map->is_signed) linear_count_floored_rows((uint64_t)floored);
 }
 
 // The largest log scale among the keys up to each row of a tile; `before` is the largest of earlier tiles.

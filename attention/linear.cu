@@ -377,6 +377,10 @@ static void write_outputs(const Pass *pass, floatX *out, float *saved) {
     launch_check();
 }
 
+void linear_gpu_floored_rows(unsigned long long *rows, cudaStream_t stream) {
+    cuda_check(cudaMemcpyFromSymbolAsync(rows, floored_rows, sizeof *rows, 0, cudaMemcpyDeviceToHost, stream));
+}
+
 // One segment; carries are the states before and behind it, either may be NULL.
 static void forward_segment(Pass *pass, floatX *out, float *saved, const floatX *qkv, const float *carry_in,
                             float *carry_out) {

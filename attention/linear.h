@@ -62,6 +62,7 @@ int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config
 
 // How many rows' denominators were floored since the program started (signed maps).
 uint64_t linear_floored_rows(void);
+void linear_count_floored_rows(uint64_t rows); // adds those of another device
 // Says once per program that `name` has signed scores.
 void linear_warn_signed(const char *name);
 

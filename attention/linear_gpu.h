@@ -120,9 +120,12 @@ void linear_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos
                      const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream);
 int linear_gpu_check(const LinearMapGPU *map, const AttentionConfig *config, char *why, size_t size);
 
-// Numbers of scratch that one segment of a pass may take, unless a single chunk takes more: 512 MB. Tests make it
+// The twin of linear_floored_rows: *rows is there when the stream has been waited for.
+void linear_gpu_floored_rows(unsigned long long *rows, cudaStream_t stream);
+
+// Numbers of scratch that one segment of a pass may take, unless a single chunk takes more: 256 MB. Tests make it
 // small, to have many segments.
-enum { LINEAR_SEGMENT_NUMBERS = 1 << 27 };
+enum { LINEAR_SEGMENT_NUMBERS = 1 << 26 };
 extern size_t linear_gpu_segment_numbers;
 
 // Defines attention_gpu_NAME from `LinearMapGPU map_of(const AttentionConfig *)`.

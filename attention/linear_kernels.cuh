@@ -121,6 +121,10 @@ __device__ static inline int is_floored(float g, DenominatorRule rule) {
     return rule.clamp ? g <= rule.delta : rule.is_signed && g == -rule.delta;
 }
 
+// Rows of signed maps whose sum was floored, since the program started; a whole number, so that the order in which threads
+// add to it does not matter.
+__device__ static unsigned long long floored_rows;
+
 // numerator (rows, columns), with the sum in column HS -> out; `denominators` (B * NH, T) may be NULL.
 __global__ static void output_kernel(floatX *out, float *denominators, const float *numerator, DenominatorRule rule,
                                      Segment segment) {
@@ -133,6 +137,7 @@ __global__ static void output_kernel(floatX *out, float *denominators, const flo
     floatX *to = out + head_at(segment, place, 0, 1);
     for (int c = threadIdx.x; c < segment.HS; c += LINEAR_LANES) to[c] = from_float<floatX>(sums[c] / g);
     if (denominators && threadIdx.x == 0) denominators[place.task * segment.T + place.t] = g;
+    if (rule.is_signed && threadIdx.x == 0 && is_floored(g, rule)) atomicAdd(&floored_rows, 1ull);
 }
 
 // ---- the incoming gradient

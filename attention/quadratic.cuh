@@ -514,9 +514,9 @@ template <int WIDTH> __device__ float dot_with_query(const floatX *query, const 
 }
 
 // A head's keys from split * keys_per_split on; each warp takes every fourth group of 32, a lane a key. Leaves the level,
-// the total and the weighted sums of the values in `partials`.
+// the total and the weighted sums of the values in `partials`. (The 1 of the launch bounds: as with `attend`.)
 template <class Score, int WIDTH>
-__global__ void __launch_bounds__(DECODE_THREADS) decode(float *partials, Attend a, int keys_per_split) {
+__global__ void __launch_bounds__(DECODE_THREADS, 1) decode(float *partials, Attend a, int keys_per_split) {
     constexpr int WARPS = DECODE_THREADS / 32;
     __shared__ floatX query[WIDTH];
     __shared__ float sums[WARPS][WIDTH], levels[WARPS], totals[WARPS];

@@ -2,8 +2,9 @@
 // go through our own kernels (softmax.cu). cuDNN does not limit what comes in as those do: numbers beyond 1e15 may give NaN.
 //
 // The fused attention is used by cuDNN's graph interface: a graph names the tensors with their shapes and strides and the one
-// operation between them; cuDNN makes a plan of it, once for each shape.
-#if defined(USE_CUDNN) && defined(PRECISION_BF16)
+// operation between them; cuDNN makes a plan of it, once for each shape. There is nothing for the device in this file: nvcc's
+// passes for the architectures skip it, for the header is large.
+#if defined(USE_CUDNN) && defined(PRECISION_BF16) && !defined(__CUDA_ARCH__)
 #include "quadratic.cuh"
 
 #include <cudnn_frontend.h>
@@ -118,7 +119,8 @@ static const Plan &plan_for(const AttentionConfig *c, bool backward) {
 // ---- the layer
 
 static bool takes(const AttentionConfig *config) {
-    return config->HS <= 128 && config->HS % 8 == 0;
+    return config->HS <= 128 && config->HS % 8 == 0 &&
+           config->T > 1; // a single row is decoding to cuDNN, without a mask
 }
 
 // In front of cuDNN's own work, the statistics of a forward pass that nobody keeps; in whole lines of memory.

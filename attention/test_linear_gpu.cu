@@ -473,16 +473,52 @@ static void test_nan_in_the_input_is_not_hidden(void) {
     }
 }
 
+// ---- rows whose denominator was floored
+
+static unsigned long long floored_on_gpu(void) {
+    unsigned long long rows;
+    linear_gpu_floored_rows(&rows, 0);
+    cuda_check(cudaStreamSynchronize(0));
+    return rows;
+}
+
+// As many as the C twin counts, in whole passes and when decoding; of unsigned maps none. Every negative sum is floored in
+// the variant with signed scores.
+static void test_floored_rows_are_counted(void) {
+    Shape shape = {2, 65, 3, 12, 8, 40000};
+    for (int v = 0; v < VARIANTS; v++) {
+        if (!strstr(variants[v].label, "floored")) continue;
+        Case c = make_case(&variants[v], shape);
+        uint64_t before = linear_floored_rows();
+        run_cpu(&c, 0);
+        unsigned long long expected = linear_floored_rows() - before, start = floored_on_gpu();
+        run_gpu(&c, 1);
+        check_variant(&c, floored_on_gpu() - start == expected, "floored rows of a pass");
+        check_variant(&c, (expected > 0) == !strcmp(variants[v].name, "slay"), "none of an unsigned map");
+        free_case(&c);
+    }
+    Shape one = {1, 30, 3, 12, 8, 0};
+    Case c = make_case(&variants[VARIANTS - 1], one);
+    uint64_t before = linear_floored_rows();
+    run_cpu(&c, 0);
+    unsigned long long expected = linear_floored_rows() - before, start = floored_on_gpu();
+    to_device(c.gpu_qkv, c.qkv, 3 * c.numbers);
+    decode(&c, {17, 5});
+    check_variant(&c, expected > 0 && floored_on_gpu() - start == expected, "floored rows of decoding");
+    free_case(&c);
+}
+
 // ---- memory
 
-// 131072 tokens at batch 1, embedding 256, 8 heads, forward and backward: under 1 GB beside the tensors themselves.
+// 131072 tokens at batch 1, embedding 256, 8 heads, forward and backward: under 1 GB, in bf16 with the tensors themselves.
 static void test_long_sequences_need_little_memory(void) {
     Variant slay = {"slay", "slay"};
     Shape shape = {1, 131072, 8, 32, 0, 0};
     AttentionConfig config = configuration(&slay, shape);
     linear_gpu_segment_numbers = LINEAR_SEGMENT_NUMBERS;
     double numbers = (double)attention_gpu_slay.work_size(&config) + (double)attention_gpu_slay.saved_size(&config);
-    CHECK(numbers * sizeof(float) < 1e9);
+    double tensors = (double)sizeof(floatX) * 131072 * (3 + 1 + 1 + 3) * 256; // qkv, out and their gradients
+    CHECK(numbers * sizeof(float) + (sizeof(floatX) == 2 ? tensors : 0) < 1e9);
     config.T = 262144; // twice the length is at most a little more
     CHECK(attention_gpu_slay.work_size(&config) * sizeof(float) < 1e9);
 }
@@ -511,6 +547,7 @@ int main(void) {
     RUN(test_every_run_gives_the_same_bits);
     RUN(test_no_nan_from_finite_input);
     RUN(test_nan_in_the_input_is_not_hidden);
+    RUN(test_floored_rows_are_counted);
     RUN(test_long_sequences_need_little_memory);
     RUN(test_what_cannot_be_done_is_refused);
     return test_summary();

@@ -23,7 +23,7 @@ NVCC_LIBRARY := $(filter-out core/test_% attention/test_%,$(wildcard core/*.cu a
 NVCC_PLAIN_TESTS := $(patsubst %.cu,%,$(notdir $(wildcard attention/test_*_gpu.cu)))
 NVCC_CORE_TESTS  := $(patsubst %.cu,%,$(notdir $(wildcard core/test_*_gpu.cu)))
 NVCC_TESTS   := $(NVCC_PLAIN_TESTS) $(NVCC_CORE_TESTS) test_gpt2
-NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/launch_sizes.cu,$(wildcard dev/cuda/*.cu)))
+NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/launch_sizes.cu %/traffic.cu,$(wildcard dev/cuda/*.cu)))
 NVCC_SOURCES  = $(NVCC_LIBRARY) $(wildcard core/test_*_gpu.cu attention/test_*_gpu.cu dev/cuda/*.cu dev/bench/*.cu *.cu)
 NVCC_PROGRAMS := $(patsubst %.cu,%_cuda,$(wildcard train_gpt2.cu sample_gpt2.cu))
 NVCC_bf16    := -DPRECISION_BF16
@@ -64,5 +64,6 @@ test-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
 bench-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory -s nvcc-bench
 	@dev/bench/bench_gpu.sh
-cuda-report: $(BUILD)/cuda.mk $(BUILD)/attention_flops
-	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --flops $(BUILD)/attention_flops --out docs/cuda_report.md
+cuda-report: $(BUILD)/cuda.mk $(BUILD)/attention_flops $(BUILD)/cuda_on_cpu/count-bf16/traffic
+	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --flops $(BUILD)/attention_flops \
+	    --traffic $(BUILD)/cuda_on_cpu/count-bf16/traffic --out docs/cuda_report.md

@@ -1,10 +1,12 @@
 // A test harness of one page. A test program lists its tests in main with RUN(name) and returns test_summary(), which
-// prints `N passed, N failed` as the last line and is non-zero when any failed.
+// prints `N passed, N failed` as the last line and is non-zero when any failed. TEST_ONLY=one,another in the environment
+// runs those alone.
 #ifndef CORE_TEST_H
 #define CORE_TEST_H
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int test_passed, test_failed, test_failures_here;
@@ -39,7 +41,18 @@ static inline int test_complain(const char *file, int line, const char *what) {
     return tells;
 }
 
+// Whether TEST_ONLY names the test, or nothing.
+static inline int test_is_wanted(const char *name) {
+    const char *only = getenv("TEST_ONLY");
+    size_t length = strlen(name);
+    if (!only || !*only) return 1;
+    for (const char *at = strstr(only, name); at; at = strstr(at + 1, name))
+        if ((at == only || at[-1] == ',') && (at[length] == ',' || at[length] == 0)) return 1;
+    return 0;
+}
+
 static inline void test_run(const char *name, void (*test)(void)) {
+    if (!test_is_wanted(name)) return;
     test_failures_here = 0;
     test();
     printf("%-4s %s\n", test_failures_here ? "FAIL" : "ok", name);

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs test programs one after the other. Each ends with a line `N passed, N failed`; so does this, with the sums. A test
 # that ends without such a line, or with a non-zero exit code that its line does not explain, counts as one failure.
+# RUN_UNDER="valgrind --quiet" puts that before every program.
 cd "$(dirname "$0")/.." || exit 1
 passed=0 failed=0 broken=""
 log=$(mktemp) || exit 1
@@ -8,7 +9,8 @@ trap 'rm -f "$log"' EXIT
 for test in "$@"; do
     start=$(date +%s)
     case $test in *.sh) command=$test ;; *) command=./$test ;; esac
-    "$command" >"$log" 2>&1 </dev/null
+    # shellcheck disable=SC2086
+    ${RUN_UNDER:-} "$command" >"$log" 2>&1 </dev/null
     code=$?
     last=$(tail -n 1 "$log")
     p=$(echo "$last" | sed -n 's/^\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed$/\1/p')

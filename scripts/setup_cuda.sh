@@ -1,7 +1,8 @@
 #!/bin/sh
 # Finds nvcc and NVIDIA's libraries by compiling and linking a few lines against each, writes build/cuda.mk for the
-# Makefile and prints what was found. Called by `make cuda`; CUDA_HOME and NVCC choose another toolkit, USE_CUDNN=0
-# leaves cuDNN out.
+# Makefile and prints what was found. Called by `make cuda`; CUDA_HOME and NVCC choose another toolkit. cuDNN comes in two
+# parts: the library and, separately, the header of its C++ frontend. Where only the header is missing it is fetched (11 MB);
+# USE_CUDNN=fetch fetches the library too (540 MB), USE_CUDNN=0 leaves cuDNN out. Both come from Python packages.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
@@ -36,12 +37,41 @@ fi
 flags="" libraries="-lcublas -lcublasLt"
 report "nvcc" "$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') ($nvcc)"
 report "cuBLASLt" "yes"
-if [ "${USE_CUDNN:-1}" != 0 ] && echo '#include <cudnn_frontend.h>
-int main(void){return cudnnGetVersion() < 90000;}' | links "-lcudnn -lnvrtc"; then
-    flags="$flags -DUSE_CUDNN" libraries="$libraries -lcudnn -lnvrtc"
+# ---- cuDNN
+cudnn=$(pwd)/$build/cudnn # what was fetched
+case $build in /*) cudnn=$build/cudnn ;; esac
+fetch_package() { # package==version
+    python3 -m pip download --quiet --no-deps --disable-pip-version-check --only-binary=:all: -d "$probe_dir/packages" "$1" \
+        >"$probe_dir/log" 2>&1 && python3 -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])' \
+        "$(ls "$probe_dir"/packages/*)" "$probe_dir/unpacked" && rm -rf "$probe_dir/packages" && mkdir -p "$cudnn"
+}
+fetch_cudnn_header() {
+    [ -f "$cudnn/include/cudnn_frontend.h" ] && return
+    fetch_package "nvidia-cudnn-frontend==1.32.0" && mkdir -p "$cudnn/include" && cp -r "$probe_dir"/unpacked/include/. "$cudnn/include"
+}
+fetch_cudnn_library() {
+    [ -f "$cudnn/lib/libcudnn.so" ] && return
+    release=$("$nvcc" --version | sed -n 's/.*release \([0-9]*\).*/\1/p')
+    fetch_package "nvidia-cudnn-cu$release>=9,<10" && mkdir -p "$cudnn/include" && cp -r "$probe_dir"/unpacked/nvidia/cudnn/. "$cudnn" &&
+        for file in "$cudnn"/lib/*.so.9; do ln -sf "$(basename "$file")" "${file%.9}"; done
+}
+links_cudnn() { # header
+    echo "#ifndef __CUDA_ARCH__ // the header is large: once is enough
+#include <$1>
+int main(void){return cudnnGetVersion() < 90000;}
+#endif" | links "-isystem $cudnn/include -L$cudnn/lib -Xlinker -rpath=$cudnn/lib -lcudnn -lnvrtc"
+}
+case ${USE_CUDNN:-1} in
+0) ;;
+fetch) links_cudnn cudnn.h || fetch_cudnn_library; links_cudnn cudnn_frontend.h || fetch_cudnn_header ;;
+*) links_cudnn cudnn_frontend.h || { links_cudnn cudnn.h && fetch_cudnn_header; } ;;
+esac
+if [ "${USE_CUDNN:-1}" != 0 ] && links_cudnn cudnn_frontend.h; then
+    flags="$flags -DUSE_CUDNN -isystem $cudnn/include"
+    libraries="$libraries -L$cudnn/lib -Xlinker -rpath=$cudnn/lib -lcudnn -lnvrtc"
     report "cuDNN" "yes"
 else
-    report "cuDNN" "no (cudnn_frontend.h, libcudnn 9): softmax attention by our own kernel"
+    report "cuDNN" "no (libcudnn 9, cudnn_frontend.h; USE_CUDNN=fetch fetches both): softmax attention by our own kernel"
 fi
 if echo '#include <nccl.h>
 int main(void){int v; return ncclGetVersion(&v) != 0;}' | links "-lnccl"; then

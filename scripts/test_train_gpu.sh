@@ -1,11 +1,12 @@
 #!/bin/sh
-# Tests of the GPU trainer as a program, run on the CPU by dev/cuda_on_cpu: the same console, metrics and checkpoints as
-# train_gpt2, exact resumption, runs that move between CPU and GPU, options of its own, numbers that are not finite.
-# Needs ./train_gpt2 and both precisions of the GPU's (GPU_PROGRAMS: where they are). Last line: `N passed, N failed`.
+# Tests of the GPU's trainer and sampler as programs, run on the CPU by dev/cuda_on_cpu: the same console, metrics,
+# checkpoints and text as train_gpt2 and sample_gpt2, exact resumption, runs that move between CPU and GPU, options of their
+# own, numbers that are not finite. Needs the CPU's programs and both precisions of the GPU's (GPU_PROGRAMS: where they are). Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
 programs=${GPU_PROGRAMS:-${BUILD:-build}/cuda_on_cpu}
 fp32=$programs/fast/train_gpt2 bf16=$programs/fast-bf16/train_gpt2
-for program in ./train_gpt2 "$fp32" "$bf16"; do
+sample_fp32=$programs/fast/sample_gpt2 sample_bf16=$programs/fast-bf16/sample_gpt2
+for program in ./train_gpt2 ./sample_gpt2 "$fp32" "$bf16" "$sample_fp32" "$sample_bf16"; do
     [ -x "$program" ] || { echo "$program is missing; run make test-programs"; echo "0 passed, 1 failed"; exit 1; }
 done
 work=$(mktemp -d) || exit 1
@@ -76,6 +77,20 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     check "the profile" grep -q "^attention .*%" "$work/out"
     check "slay on the CPU" run ./train_gpt2 slay_cpu $small --steps 2 --attention slay --dropout 0.1
     check "slay: losses" losses_agree slay slay_cpu 0.0001
+    # ---- rows whose denominator was floored: a signed attention with a delta that no negative sum passes
+    signed="--attention rff --delta 1000 --init-std 1 --steps 2"
+    check "rff" run "$fp32" rff $small $signed
+    check "rff on the CPU" run ./train_gpt2 rff_cpu $small $signed
+    floored_rows() { grep -o '"step": [12],.*"floored_rows": [0-9]*' "$work/$1/metrics.jsonl" | sed 's/,.*, / /'; }
+    check "floored rows are counted" test "$(floored_rows rff_cpu | wc -l)" = 2
+    check "as many as on the CPU" test "$(floored_rows rff)" = "$(floored_rows rff_cpu)"
+    # ---- softmax attention through cuDNN, on the harness through what stands in for it
+    if [ -x "$programs/fast-cudnn/train_gpt2" ]; then
+        check "cuDNN trains" run "$programs/fast-cudnn/train_gpt2" cudnn $small --steps 6
+        check "cuDNN: losses" losses_agree cudnn cpu 0.03
+        check "cuDNN as graphs" run "$programs/fast-cudnn/train_gpt2" cudnn_graphs $small --steps 6 --graphs
+        check "the same bits" same_file cudnn_graphs/step_00000006/model.safetensors cudnn/step_00000006/model.safetensors
+    fi
     # ---- numbers that are not finite
     bad="--lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 24" # weights grow 9999-fold a step
     ! run "$fp32" bad $small $bad
@@ -85,5 +100,48 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     ! run "$fp32" unknown $small --attention nonsense
     check "an unknown attention" grep -q "option --attention: expected one of softmax" "$work/err"
 }
+# ---- text: every way of sample_gpt2, the same as on the CPU
+{
+    ./stories --stories 30 --seed 3 --out "$work/text" && ./tokenize train --vocab 300 --out "$work/vocab" "$work/text" &&
+        ./tokenize encode --vocab-file "$work/vocab" --out "$work/told" "$work/text" &&
+        ./train_gpt2 --train "$work/told_train_000000.bin" --tokenizer "$work/vocab" --layers 2 --heads 2 --width 32 \
+            --context 40 --batch 4 --steps 20 --warmup 2 --lr 1e-2 --attention slay --out "$work/teller"
+} >"$work/log" 2>"$work/err"
+check "a model that tells stories" test -d "$work/teller"
+same_text() { # options
+    expected=$(sample_cpu "$@") && [ -n "$expected" ] && [ "$(sample_gpu "$@")" = "$expected" ]
+}
+sample_cpu() { ./sample_gpt2 "$work/teller" --threads 1 --tokens 12 "$@" 2>/dev/null </dev/null; }
+sample_gpu() { "$sample_fp32" "$work/teller" --tokens 12 "$@" 2>"$work/err" </dev/null; }
+check "a text" same_text --prompt "The old" --seed 5
+check "the statistics" grep -q "^text: .*tokens/s" "$work/err"
+check "no statistics" test -z "$(sample_gpu --prompt The --no-stats >/dev/null; cat "$work/err")"
+check "greedy" same_text --prompt "The" --temperature 0
+check "top-k and top-p" same_text --prompt "The" --top-k 5 --top-p 0.8 --temperature 1.2 --seed 3
+check "several samples of one prompt" same_text --prompt "The old" --samples 3 --seed 7
+check "from the middle of a text, on behind its end" same_text --prompt "keeper" --no-begin --no-stop
+check "longer than the context" same_text --prompt "The" --tokens 70 --no-stop --temperature 0.5
+echo "The hill" >"$work/prompt"
+check "a prompt in a file" same_text --prompt-file "$work/prompt"
+check "a prompt in numbers" same_text --prompt-ids 84,104,101
+check "no prompt" test "$(echo "The hill" | "$sample_fp32" "$work/teller" --tokens 12 2>/dev/null)" = "$(sample_cpu --prompt "The hill")"
+check "questions and answers" test "$(printf 'The\nThe old\n' | "$sample_fp32" "$work/teller" --tokens 5 -i 2>/dev/null)" = "$(printf 'The\nThe old\n' | ./sample_gpt2 "$work/teller" --tokens 5 -i 2>/dev/null)"
+loss() { "$1" "$work/teller" --loss "$work/told_train_000000.bin" 2>"$work/err" </dev/null | sed -n 's/^loss \([0-9.]*\) .*tokens)$/\1/p'; }
+within() { echo "$1 $2 $3" | awk '{ d = $1 - $2; exit !(NF == 3 && d <= $3 && -d <= $3) }'; }
+check "the loss" within "$(loss "$sample_fp32")" "$(loss ./sample_gpt2)" 0.00001
+check "the loss in bf16" within "$(loss "$sample_bf16")" "$(loss ./sample_gpt2)" 0.01
+check "text in bf16" test "$("$sample_bf16" "$work/teller" --prompt "The old" --tokens 12 2>"$work/err" | head -c 7)" = "The old"
+sample_cpu --prompt "The old keeper" --logits "$work/logits_cpu" && sample_gpu --prompt "The old keeper" --logits "$work/logits_gpu"
+check "logits" test "$(./inspect "$work/logits_gpu" | grep -c "^ *logits ")$(wc -c <"$work/logits_gpu")" = "1$(wc -c <"$work/logits_cpu")"
+refused() { # what the one line has to say, then the arguments
+    part=$1
+    shift
+    ! "$sample_fp32" "$@" >"$work/out" 2>"$work/err" </dev/null && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -qF -e "$part" "$work/err"
+}
+check "no model" refused "no model" --prompt x
+check "no such model" refused "$work/nothing" "$work/nothing" --prompt x
+check "an unknown option" refused "--temperature" "$work/teller" --temprature 1
+check "ids beyond the vocabulary" refused "below" "$work/teller" --prompt-ids 1,4000
+check "no such prompt" refused "$work/none" "$work/teller" --prompt-file "$work/none"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

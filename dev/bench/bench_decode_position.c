@@ -10,6 +10,9 @@
 #include "../../sample_gpt2.c"
 
 #include "../../core/progress.h"
+#include "../../core/threads.h"
+
+#include <unistd.h>
 
 enum { STEPS_MAX = 2000 };
 

@@ -7,7 +7,7 @@
 //      formed by products with blocks in registers, or on tensor cores in bf16; the scores are formed twice, once for
 //      each owner, which costs less than adding across blocks.
 //
-// usage: attention_backward VERSION [MECHANISM [B T NH HS]]      (times mean something on a GPU only)
+// usage: attention_backward [VERSION [MECHANISM [B T NH HS]]]    (all, when none is given; times mean something on a GPU only)
 #include "attention_case.h"
 
 enum { VERSIONS = 3, ROWS = 64, COLUMNS = 32 };
@@ -160,8 +160,7 @@ template <class Score> void launch_early(const Case &c, const Differentiate &siz
     launch_from_shared<Score>(a, c.config.B * c.config.NH);
 }
 
-int main(int argc, char **argv) {
-    Case c = parse_case(argc, argv, VERSIONS);
+static bool run(Case &c) {
     run_cpu(c);
     const AttentionGPU *shipped = mechanisms[c.mechanism];
     floatX *qkv = upload<floatX>(c.qkv), *out = upload<floatX>(c.out), *dout = upload<floatX>(c.dout);
@@ -183,5 +182,9 @@ int main(int argc, char **argv) {
     for (void *data : {(void *)qkv, (void *)out, (void *)dout, (void *)dqkv, (void *)saved, (void *)work}) {
         cuda_check(cudaFree(data));
     }
-    return !right;
+    return right;
+}
+
+int main(int argc, char **argv) {
+    return run_cases(argc, argv, VERSIONS, run);
 }

@@ -35,13 +35,13 @@ typedef struct {
 
 static void refuse(const char *program, int versions) {
     fprintf(stderr,
-            "usage: %s VERSION [MECHANISM [B T NH HS]]\nVERSION: 1 to %d\nMECHANISM: softmax, yat, yat-spherical\n"
-            "HS: at most %d\n",
+            "usage: %s [VERSION [MECHANISM [B T NH HS]]]\nVERSION: 1 to %d\nMECHANISM: softmax, yat, yat-spherical\n"
+            "HS: at most %d\nWithout arguments: every version of every mechanism, small.\n",
             program, versions, LARGEST_HEAD);
     exit(1);
 }
 
-// VERSION [MECHANISM [B T NH HS]]; the C twin's results are computed at once.
+// VERSION [MECHANISM [B T NH HS]]
 static Case parse_case(int argc, char **argv, int versions) {
     Case c = {};
     int found = argc < 3 ? SOFTMAX : MECHANISMS;
@@ -116,6 +116,26 @@ static bool check_and_time(const Case &c, const char *what, const floatX *result
            c.version, mechanisms[c.mechanism]->cpu->name, PRECISION_NAME, c.config.B, c.config.T, c.config.NH,
            c.config.HS, right ? "right" : "WRONG", worst / largest, milliseconds / ROUNDS);
     return right;
+}
+
+// Runs one case, given as arguments, or all of them; returns the exit code. `run` says whether a case came out right.
+static int run_cases(int argc, char **argv, int versions, bool (*run)(Case &)) {
+    if (argc > 1) {
+        Case c = parse_case(argc, argv, versions);
+        return !run(c);
+    }
+    int passed = 0, failed = 0;
+    for (int version = 1; version <= versions; version++) {
+        for (int m = 0; m < MECHANISMS; m++) {
+            char number[16];
+            snprintf(number, sizeof number, "%d", version);
+            char *arguments[] = {argv[0], number, (char *)mechanisms[m]->cpu->name};
+            Case c = parse_case(3, arguments, versions);
+            run(c) ? passed++ : failed++;
+        }
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed > 0;
 }
 
 // What the early versions multiply a row of q or k by.

@@ -10,7 +10,7 @@
 //      weights in shared memory, two lanes per row; the level is raised once per tile and not once per key; distances
 //      come from norms and the dot product where that loses no digits.
 //
-// usage: attention_forward VERSION [MECHANISM [B T NH HS]]      (times mean something on a GPU only)
+// usage: attention_forward [VERSION [MECHANISM [B T NH HS]]]    (all, when none is given; times mean something on a GPU only)
 #include "attention_case.h"
 
 enum { VERSIONS = 3, QUERIES = 64, KEYS = 32 };
@@ -125,8 +125,7 @@ template <class Score> void launch_early(const Case &c, floatX *out, const float
         launch_from_shared<Score>(a, c.config.B * c.config.NH);
 }
 
-int main(int argc, char **argv) {
-    Case c = parse_case(argc, argv, VERSIONS);
+static bool run(Case &c) {
     run_cpu(c);
     const AttentionGPU *shipped = mechanisms[c.mechanism];
     floatX *qkv = upload<floatX>(c.qkv), *out = allocate<floatX>(c.numbers);
@@ -142,5 +141,9 @@ int main(int argc, char **argv) {
             launch_early<SphericalYat>(c, out, qkv);
     });
     cuda_check(cudaFree(qkv)), cuda_check(cudaFree(out)), cuda_check(cudaFree(work));
-    return !right;
+    return right;
+}
+
+int main(int argc, char **argv) {
+    return run_cases(argc, argv, VERSIONS, run);
 }

@@ -1,6 +1,6 @@
 // Causal linear attention, from the naive kernel to the one that ships, on the simplest feature map there is (elu).
 //
-//     linear_attention VERSION [B T NH HS]        default: 1 200 3 32
+//     linear_attention [VERSION [B T NH HS]]        all versions; sizes 1 200 3 32
 //
 //   1  one thread per query sums over all keys before it. Nothing is shared: T^2 / 2 scores, each from global memory.
 //   2  a state per head: S = sum of phi(k) (v, 1)^T, so that every query reads S instead of all keys. Linear in T, but a
@@ -296,10 +296,16 @@ int main(int argc, char **argv) {
     int version = argc > 1 ? atoi(argv[1]) : 0;
     Size size = {argc > 5 ? atoi(argv[2]) : 1, argc > 5 ? atoi(argv[3]) : 200, argc > 5 ? atoi(argv[4]) : 3,
                  argc > 5 ? atoi(argv[5]) : 32, 1e-6f};
+    if (argc == 1) {
+        int failed = 0;
+        for (version = 1; version <= VERSIONS; version++) failed += run(version, size);
+        printf("%d passed, %d failed\n", VERSIONS - failed, failed);
+        return failed > 0;
+    }
     if (version < 1 || version > VERSIONS || (argc != 2 && argc != 6) || size.B < 1 || size.T < 1 || size.NH < 1 ||
         size.HS < 1 || size.HS > HEAD_MAX) {
-        fprintf(stderr, "usage: linear_attention VERSION [B T NH HS], VERSION from 1 to %d, HS at most %d\n", VERSIONS,
-                HEAD_MAX);
+        fprintf(stderr, "usage: linear_attention [VERSION [B T NH HS]], VERSION from 1 to %d, HS at most %d\n",
+                VERSIONS, HEAD_MAX);
         return 1;
     }
     return run(version, size);

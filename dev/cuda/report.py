@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Static evidence of the GPU code, without a GPU: what ptxas says of every kernel on every architecture, the occupancy that
-follows from it, what each layer must move and compute per token, and what a roofline makes of that on A100 and H100.
+follows from it, what every kernel moves (counted: dev/cuda_on_cpu executes it and counts) and computes per token, and what
+a roofline makes of that on A100 and H100.
 
-Everything on the page that this writes is computed from sources and data sheets; nothing is measured."""
+Everything on the page that this writes is computed or counted; nothing is measured on a GPU."""
 
 import argparse
 import concurrent.futures
@@ -131,64 +132,144 @@ def roofline(bytes_moved, products, other):
     return [max(bytes_moved / bandwidth, products / tensor + other / plain) for bandwidth, tensor, plain in GPUS.values()]
 
 
-def layer_table(out):
-    """Bytes and operations per token of GPT-2 124M's layers as the trainer launches them, in bf16."""
+# Arithmetic of our kernels, read off the source: bytes of the numbers that it mostly loads and stores, and operations per
+# such number (an exponential counts as ten). With the count of numbers requested this makes the operations.
+ARITHMETIC = {
+    "embedding_forward_kernel": (2, 1 / 3), "layernorm_forward_kernel": (2, 1.5), "layernorm_backward_kernel": (2, 2),
+    "token_gradient_kernel": (2, 1), "position_gradient_kernel": (2, 1), "classifier_kernel": (2, 12),
+    "gelu_forward_kernel": (2, 10), "gelu_backward_kernel": (2, 12), "sum_rows_kernel": (4, 1), "add_kernel": (4, 1 / 3),
+    "sum_losses_kernel": (4, 1), "sum_squares_kernel": (4, 2), "finish_norm_kernel": (8, 1), "adamw_kernel": (4, 3),
+    "round_weights_kernel": (4, 4),
+    "load_kernel": (4, 0.5), "store_gradient_kernel": (4, 0), "output_kernel": (4, 0.5), "load_output_gradient_kernel": (4, 1),
+    "expand_kernel": (4, 1 / 3), "contract_kernel": (4, 1), "scan_kernel": (4, 0.5), "score_kernel": (4, 0.5),
+    "score_gradient_kernel": (4, 1), "decode_kernel": (4, 1.5), "running_max_kernel": (4, 1), "relative_scale_kernel": (4, 5),
+    "scale_shares_kernel": (2, 1), "scale_gradient_kernel": (4, 1), "keep_scale_kernel": (4, 0),
+}
+OTHERWISE = (4, 5)  # the feature maps: an exponential or a few products for every two numbers
+MATRIX_KERNELS = ("attend", "differentiate", "decode")  # quadratic attention: the arithmetic is the attention's own count
+LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS = 4096, 512, 256
+
+
+def traffic(args, *arguments):
+    """{kernel or library call: (launches, bytes moved, bytes requested)} of one run in count mode."""
+    path = os.path.join(args.build, "traffic.tsv")
+    run([args.traffic] + [str(a) for a in arguments], env=dict(os.environ, CUDA_ON_CPU_TRAFFIC=path, CUDA_ON_CPU_PROTECT="0"))
+    found = {}
+    for line in open(path):
+        name, *numbers = line.rstrip("\n").split("\t")
+        launches, read, written, requested_read, requested_written = map(int, numbers)
+        name = name.split("<")[0]
+        before = found.get(name, (0, 0, 0))
+        found[name] = tuple(a + b for a, b in zip(before, (launches, read + written, requested_read + requested_written)))
+    return found
+
+
+def is_library(name):
+    return name.startswith("cublas")
+
+
+def is_quadratic(name):
+    return name in ("softmax", "yat", "yat-spherical")
+
+
+def kernel_rows(out, counted, tokens, flops=None):
+    """A table's lines for the kernels of one run; `flops` per token for kernels of matrix products."""
+    for name in sorted(counted, key=lambda n: -counted[n][1]):
+        launches, moved, requested = counted[name]
+        if is_library(name):
+            out.append("| %s | | %.0f | | | | | |" % (name, moved / tokens))
+            continue
+        size, per_number = ARITHMETIC.get(name, OTHERWISE)
+        is_matrix = name in MATRIX_KERNELS and flops
+        operations = flops if is_matrix else requested / size * per_number / tokens
+        seconds = roofline(moved / tokens, operations if is_matrix else 0, 0 if is_matrix else operations)
+        bound = ["memory" if moved / tokens / gpu[0] >= s * (1 - 1e-9) else "arithmetic" for s, gpu in zip(seconds, GPUS.values())]
+        out.append("| `%s` | %d | %.0f | %.0f | %.0f | %.2f | %s | %s |" % (
+            name, launches, moved / tokens, requested / tokens, operations, operations * tokens / max(moved, 1), ", ".join(bound),
+            ", ".join("%.3f" % (1e9 * s) for s in seconds)))
+
+
+HEADER = ["| kernel | launches | bytes moved per token | requested | operations per token | per byte | bound by (A100, H100) | ns per token (A100, H100) |",
+          "|---|---:|---:|---:|---:|---:|---|---|"]
+
+
+def layer_table(out, args):
+    """Our kernels in a training step, and what the matrix products between them take at least."""
+    counted = traffic(args, "gpt2", MODEL_TOKENS)
+    per_step = ("adamw_kernel", "sum_squares_kernel", "finish_norm_kernel", "round_weights_kernel", "sum_losses_kernel")
+    ours = {name: row for name, row in counted.items() if not is_library(name) and name not in per_step}
+    attention = [n for n in ours if n in ("load_kernel", "output_kernel", "load_output_gradient_kernel", "score_kernel",
+                                          "score_gradient_kernel", "store_gradient_kernel", "scan_kernel") or n.startswith("uniform")]
+    out += HEADER
+    kernel_rows(out, {n: r for n, r in ours.items() if n not in attention}, MODEL_TOKENS)
+    parameters = 50304 * 768 + MODEL_TOKENS * 768 + 12 * 768 * 768 + 13 * 768 + 2 * 768
+    updating = sum(counted[n][1] for n in per_step if n in counted)
+    out.append("")
+    out.append("Norm, AdamW and rounding move %.1f bytes per parameter and step (counted): %s ms a step for 124M parameters." % (
+        updating / parameters, " and ".join("%.1f (%s)" % (1e3 * 124439808 * updating / parameters / gpu[0], name) for name, gpu in GPUS.items())))
+    out += ["", "The matrix products are cuBLASLt's. What they move at least is their operands, once: here by formula, per token; the "
+            "weights are left out, for at 64k tokens a step they are below 1%.", "",
+            "| product | times | bytes per token | operations per token | operations per byte | bound by (A100, H100) | ns per token (A100, H100) |",
+            "|---|---:|---:|---:|---:|---|---|"]
+    product_rows(out)
+
+
+def product_rows(out):
     C, V, L, x = 768, 50257, 12, 2
     rows = [  # name, times per step, bytes per token, operations in products, other operations
-        ("embedding forward", 1, 3 * C * x, 0, C),
-        ("residual + LayerNorm forward", 2 * L + 1, 4 * C * x, 0, 8 * C),
-        ("qkv product with bias", L, 4 * C * x, 6 * C * C, 3 * C),
+        ("qkv with bias", L, 4 * C * x, 6 * C * C, 3 * C),
         ("attention projection with bias", L, 2 * C * x, 2 * C * C, C),
-        ("fc product with bias and GELU", L, 9 * C * x, 8 * C * C, 40 * C),
-        ("fcproj product with bias", L, 5 * C * x, 8 * C * C, C),
+        ("fc with bias and GELU", L, 9 * C * x, 8 * C * C, 40 * C),
+        ("fcproj with bias", L, 5 * C * x, 8 * C * C, C),
         ("head: logits", 1, (C + V) * x, 2 * C * V, 0),
-        ("head: loss and gradient of the logits", 1, 3 * V * x, 0, 12 * V),
-        ("head: backward products", 1, 2 * (C + V) * x, 4 * C * V, 0),
+        ("head: backward", 1, 2 * (C + V) * x, 4 * C * V, 0),
         ("fcproj backward with GELU's", L, 14 * C * x, 16 * C * C, 40 * C),
         ("fc backward", L, 11 * C * x, 16 * C * C, 4 * C),
-        ("LayerNorm backward", 2 * L + 1, 4 * C * x + 8 * C / 32, 0, 16 * C),
         ("attention projection backward", L, 5 * C * x, 4 * C * C, C),
         ("qkv backward", L, 9 * C * x, 12 * C * C, 3 * C),
-        ("embedding backward", 1, 2 * C * x, 0, 2 * C),
     ]
-    out.append("| layer | times | bytes per token | operations per token | operations per byte | bound by (A100, H100) | ns per token (A100, H100) |")
-    out.append("|---|---:|---:|---:|---:|---|---|")
-    totals = [0.0 for _ in GPUS]
     for name, times, moved, products, other in rows:
         seconds = roofline(moved, products, other)
         bound = ["memory" if moved / gpu[0] >= s * (1 - 1e-9) else "arithmetic" for s, gpu in zip(seconds, GPUS.values())]
-        totals = [total + times * s for total, s in zip(totals, seconds)]
         out.append("| %s | %d | %.0f | %.0f | %.1f | %s | %s |" % (
             name, times, moved, products + other, (products + other) / moved, ", ".join(bound),
             ", ".join("%.2f" % (1e9 * s) for s in seconds)))
-    out.append("| **all of these, times their number** | | | | | | **%s** |" % ", ".join("%.0f" % (1e9 * t) for t in totals))
-    parameters = 124439808
-    out.append("")
-    out.append("Norm and AdamW move %d bytes per parameter and step (fp32 weight, gradient, two moments; bf16 weight): %s ms "
-               "a step for 124M parameters." % (4 + 4 * 4 + 3 * 4 + 2, " and ".join(
-                   "%.1f (%s)" % (1e3 * parameters * 34 / gpu[0], name) for name, gpu in GPUS.items())))
-    out.append("Weights are counted once per product and not per token: at 64k tokens a step they are below 1%.")
+
+
+def attention_flops(args, T):
+    return {line.split()[0]: float(line.split()[1]) for line in run([args.flops, "256", "8", str(T)]).splitlines()}
 
 
 def attention_table(out, args):
     """Roofline of the attention module alone, forward, embed 256 with 8 heads, beside the paper's measurements."""
     paper = {"softmax": ("85.6", "out of memory"), "yat-spherical": ("141.4", "out of memory"), "elu": ("18.8", "147.6"),
              "cosformer": ("35.3", "291"), "favor": ("19.4", "155"), "slay": ("19.0", "149.6")}
-    C, NH, x = 256, 8, 2
-    out.append("| attention | T | operations per token | bytes per token at least | estimate A100 | estimate H100 | paper, A100, measured |")
-    out.append("|---|---:|---:|---:|---:|---:|---:|")
+    out.append("| attention | T | operations per token | bytes moved per token | per byte | estimate A100 | estimate H100 | memory, forward | with backward | paper, A100, measured |")
+    out.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    moved = {}
+    for name in attention_flops(args, 1024):
+        tokens = QUADRATIC_TOKENS if is_quadratic(name) else LINEAR_TOKENS
+        moved[name] = sum(row[1] for row in traffic(args, "attention", name, "forward", tokens).values()) / tokens
     for T, which in ((16384, 0), (131072, 1)):
-        for line in run([args.flops, str(C), str(NH), str(T)]).splitlines():
-            name, flops, R, M, P = line.split()
-            flops, features = float(flops), {"slay": int(R) * int(M) + int(P)}.get(name, int(M))
-            quadratic = name in ("softmax", "yat", "yat-spherical")
-            # in and out, and for linear mechanisms the features of q and k written once and read twice, in fp32
-            moved = 4 * C * x + (0 if quadratic else 2 * NH * (features or C // NH) * 4 * 3)
-            products, other = (flops, 0) if not quadratic else (flops * 0.9, flops * 0.1)
-            seconds = roofline(moved * T, products * T, other * T)
-            out.append("| %s | %d | %.0f | %.0f | %.2f ms | %.2f ms | %s |" % (
-                name, T, flops, moved, 1e3 * seconds[0], 1e3 * seconds[1],
-                paper[name][which] + (" ms" if paper[name][which][0].isdigit() else "") if name in paper else "-"))
+        for name, flops in attention_flops(args, T).items():
+            products, other = (flops * 0.9, flops * 0.1) if is_quadratic(name) else (flops, 0)
+            seconds = roofline(moved[name] * T, products * T, other * T)
+            tensor, kept, scratch = map(int, run([args.traffic, "attention", name, "memory", str(T)]).split())
+            measured = paper.get(name, ("-", "-"))[which]
+            out.append("| %s | %d | %.0f | %.0f | %.1f | %.2f ms | %.2f ms | %.0f MB | %.0f MB | %s |" % (
+                name, T, flops, moved[name], flops / moved[name], 1e3 * seconds[0], 1e3 * seconds[1],
+                (4 * tensor + kept + scratch) / 1e6, (8 * tensor + kept + scratch) / 1e6,
+                measured + (" ms" if measured[0].isdigit() else "") + (", 2442 MB" if name == "slay" and which else "")))
+
+
+def attention_kernels(out, args):
+    for name, flops in attention_flops(args, QUADRATIC_TOKENS).items():
+        tokens = QUADRATIC_TOKENS if is_quadratic(name) else LINEAR_TOKENS
+        for words, factor in (("forward", 1), ("backward", 2.5), ("decode", 0)):
+            steps = 1 if words == "decode" else tokens
+            out += ["", "**%s, %s**, %s" % (name, words, "one token behind %d" % (tokens - 1) if words == "decode" else "%d tokens" % tokens), ""]
+            out += HEADER
+            kernel_rows(out, traffic(args, "attention", name, words, tokens), steps, flops * factor if is_quadratic(name) else None)
 
 
 def main():
@@ -196,27 +277,41 @@ def main():
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--build", default="build/cuda/report")
     parser.add_argument("--flops", default="build/attention_flops")
+    parser.add_argument("--traffic", default="build/cuda_on_cpu/count-bf16/traffic")
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", default="docs/cuda_report.md")
     args = parser.parse_args()
     os.makedirs(args.build, exist_ok=True)
     out = ["# The GPU code on paper", "",
-           "Written by `make cuda-report` from the sources, the compiler's print-out and NVIDIA's data sheets. **Nothing on this page "
-           "was measured on a GPU**, except where a figure is said to be the paper's. How to measure: [gpu.md](gpu.md).", "",
+           "Written by `make cuda-report` from the sources, the compiler's print-out, a count of memory accesses and NVIDIA's data "
+           "sheets. **Nothing on this page was measured on a GPU**, except where a figure is said to be the paper's. How to measure: "
+           "[gpu.md](gpu.md).", "",
+           "**Bytes are counted, not estimated**: [dev/cuda_on_cpu](../dev/cuda_on_cpu/README.md) executes the kernels, bf16 build, and counts. "
+           "*Moved*: every 32-byte sector once per launch, as if the caches were perfect within a launch and empty before it; a library call "
+           "moves its operands once. *Requested*: what threads ask for, as if there were no caches. The truth on a GPU lies between. The linear "
+           "attentions were counted at %d tokens (chunks are as long there as at 131072), the quadratic ones at %d, the model's layers at %d. "
+           "**Operations** are the programs' own count for whole attentions; for single kernels, the numbers requested times the arithmetic per "
+           "number as it stands in the source. **Times are rooflines**: the larger of bytes moved over bandwidth and operations over the "
+           "data sheet's peak (%s). A bound, not a forecast: for the linear attentions it is less than "
+           "the launches of a dozen kernels cost." % (LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS, "; ".join(
+               "%s: %.2f TB/s, %.0f TFLOP/s bf16, %.1f fp32" % (name, gpu[0] / 1e12, gpu[1] / 1e12, gpu[2] / 1e12) for name, gpu in GPUS.items())), "",
            "## Attention alone: estimates beside the paper's measurements", "",
-           "Forward pass of the attention module, embed 256, 8 heads, batch 1, causal. The estimate is a roofline: the larger of the "
-           "time to move the bytes and the time to compute at the data sheet's peak (%s). It is a bound and not "
-           "a forecast: for the linear attentions it is less than the launches of a dozen kernels cost. The paper's figures are a "
-           "PyTorch module's as its authors timed it. The paper's memory for SLAY at 131072 tokens is 2442 MB." % "; ".join(
-               "%s: %.2f TB/s, %.0f TFLOP/s bf16" % (name, gpu[0] / 1e12, gpu[1] / 1e12) for name, gpu in GPUS.items()), ""]
+           "Forward pass of the attention module, embed 256, 8 heads, batch 1, causal. The paper's figures are a PyTorch module's as its "
+           "authors timed it, 19.0 ms for SLAY at 16384 tokens, 149.6 ms and 2442 MB at 131072. Memory is the sum of the memory plan: q, k, v, "
+           "out, what is kept for backward, scratch; with backward also the gradients of the first four. Estimates, all but the last column.", ""]
     attention_table(out, args)
-    out += ["", "## Layers of GPT-2 124M: estimates", "", "Per token, bf16, forward and backward as `train_gpt2.cu` launches them.", ""]
-    layer_table(out)
-    out += ["", "## Kernels", "", "Registers, static and dynamic shared memory, and theoretical occupancy (resident threads as a share of the most; in "
+    out += ["", "## Layers of GPT-2 124M", "",
+            "One training step of one layer with the embedding and the head. Launches are those of this one layer; in the whole model the "
+            "layers' are twelvefold.", ""]
+    layer_table(out, args)
+    out += ["", "## Registers, shared memory, occupancy", "",
+            "Registers, static and dynamic shared memory, and theoretical occupancy (resident threads as a share of the most; in "
             "brackets what limits them), %s build. Where a launch decides the block's size, %d threads are assumed." % (
                 args.precision, DEFAULT_THREADS), ""]
     kernel_table(out, args)
+    out += ["", "## The attentions' kernels, one by one", "", "Embed 256, 8 heads, batch 1. cuBLAS's products move their operands once."]
+    attention_kernels(out, args)
     with open(args.out, "w") as page:
         page.write("\n".join(out) + "\n")
     print("wrote %s" % args.out)

@@ -15,8 +15,9 @@ import zipfile
 
 # One CUDA release, the one that the runtime is tested with.
 PACKAGES = ['nvidia-cuda-runtime==13.0.96', 'nvidia-cuda-crt==13.0.88', 'nvidia-cuda-cccl==13.0.85',
-            'nvidia-cublas==13.1.0.3', 'nvidia-nvtx==13.0.85', 'nvidia-nccl-cu13==2.28.9']
-NEEDED = ['cuda_runtime.h', 'cuda_bf16.h', 'crt/host_defines.h', 'cublas_v2.h', 'cublasLt.h', 'nvtx3/nvToolsExt.h', 'nccl.h']
+            'nvidia-cublas==13.1.0.3', 'nvidia-nvtx==13.0.85', 'nvidia-nccl-cu13==2.28.9', 'nvidia-cudnn-cu13==9.19.0.56']
+NEEDED = ['cuda_runtime.h', 'cuda_bf16.h', 'crt/host_defines.h', 'cublas_v2.h', 'cublasLt.h', 'nvtx3/nvToolsExt.h', 'nccl.h',
+          'cudnn_graph.h']
 
 
 class RemoteFile(io.RawIOBase):

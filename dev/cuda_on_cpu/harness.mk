@@ -2,11 +2,13 @@
 # are), and the targets that run them. Included by the Makefile; needs BUILD, LDLIBS and $(BUILD)/libslay.a from there.
 
 # ---- what there is: library .cu files, and tests *_gpu.cu beside them
-CUDA_TEST_SOURCES    := $(wildcard core/test_*_gpu.cu attention/test_*_gpu.cu dataloader/test_*_gpu.cu test_gpt2.cu)
-CUDA_LIBRARY_SOURCES := $(filter-out $(CUDA_TEST_SOURCES),$(wildcard core/*.cu attention/*.cu))
+CUDNN_TEST_SOURCE    := attention/test_softmax_gpu.cu
+CUDA_TEST_SOURCES    := $(filter-out $(CUDNN_TEST_SOURCE),$(wildcard core/test_*_gpu.cu attention/test_*_gpu.cu dataloader/test_*_gpu.cu)) test_gpt2.cu
+CUDA_LIBRARY_SOURCES := $(filter-out $(CUDA_TEST_SOURCES) $(CUDNN_TEST_SOURCE),$(wildcard core/*.cu attention/*.cu))
 CUDA_TESTS           := $(patsubst %.cu,%,$(notdir $(CUDA_TEST_SOURCES)))
-# The layers' progressions from naive to shipped kernels, dev/cuda/*.cu; each version is checked: make test-cuda-cases.
-CUDA_CASES           := layernorm linear_gelu classifier adamw embedding_backward
+# The progressions from naive to shipped kernels, dev/cuda/*.cu; each version is checked: make test-cuda-cases.
+CUDA_CASES           := layernorm linear_gelu classifier adamw embedding_backward attention_forward attention_backward linear_attention
+CUDA_CASE_PROGRAMS   := $(CUDA_CASES) traffic
 CUDACC               := dev/cuda_on_cpu/cudacc
 CUDACC_PARTS         := $(CUDACC) dev/cuda_on_cpu/rewrite_cuda.py $(wildcard dev/cuda_on_cpu/include/*.h dev/cuda_on_cpu/include/*/*.h)
 CUDA_FLAGS           := -Wall -Wextra -fopenmp $(filter -D%,$(CONFIG_CFLAGS)) $(EXTRA_CUDA_FLAGS)
@@ -25,10 +27,10 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/%.o: %.cu $(CUDACC_PARTS)
 $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/cuda_on_cpu/$(1)$(2)/%.o)
 	@rm -f $$@
 	ar rcs $$@ $$^
-$(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2: $(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2.o \
+$(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2 $(BUILD)/cuda_on_cpu/$(1)$(2)/sample_gpt2: %: %.o \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
-$(foreach case,$(CUDA_CASES),
+$(foreach case,$(CUDA_CASE_PROGRAMS),
 $(BUILD)/cuda_on_cpu/$(1)$(2)/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case).o $(CUDA_TWIN) \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
@@ -39,18 +41,35 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/$(notdir $(basename $(test))): $(BUILD)/cuda_on_cp
 	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )
 endef
-$(foreach mode,fast check asan valgrind,$(eval $(call cuda_rules,$(mode),,))$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
+$(foreach mode,fast check asan valgrind count,$(eval $(call cuda_rules,$(mode),,))$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
 
-$(foreach program,test_parallel_gpu test_gpt2 train_gpt2 $(CUDA_CASES),$(BUILD)/cuda_on_cpu/%/$(program)): LDLIBS += $(CONFIG_MPI_LIBS)
+$(foreach program,test_parallel_gpu test_gpt2 train_gpt2 sample_gpt2 $(CUDA_CASE_PROGRAMS),$(BUILD)/cuda_on_cpu/%/$(program)): LDLIBS += $(CONFIG_MPI_LIBS)
 
 cuda_tests_of = $(if $(CUDA_HEADERS),$(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%)))
 CUDA_FAST_TESTS     := $(call cuda_tests_of,fast)
-# The trainer as a program, and the script that runs it.
-CUDA_FAST_PROGRAMS  := $(if $(CUDA_HEADERS),$(BUILD)/cuda_on_cpu/fast/train_gpt2 $(BUILD)/cuda_on_cpu/fast-bf16/train_gpt2)
+# Trainer and sampler as programs, and the script that runs them.
+CUDA_FAST_PROGRAMS  := $(if $(CUDA_HEADERS),$(foreach precision,fast fast-bf16,$(foreach program,train_gpt2 sample_gpt2,$(BUILD)/cuda_on_cpu/$(precision)/$(program))))
 CUDA_FAST_SCRIPTS   := $(if $(CUDA_HEADERS),scripts/test_train_gpu.sh)
 CUDA_CHECK_TESTS    := $(call cuda_tests_of,check)
 CUDA_ASAN_TESTS     := $(call cuda_tests_of,asan)
 CUDA_VALGRIND_TESTS := $(call cuda_tests_of,valgrind)
+
+# Softmax attention through cuDNN's stand-in: the bf16 build with two objects of its own, where there are cuDNN's headers.
+CUDNN_DIRECTORY     := $(BUILD)/cuda_on_cpu/fast-cudnn
+CUDNN_OBJECTS       := $(CUDNN_DIRECTORY)/attention/softmax.o $(CUDNN_DIRECTORY)/attention/softmax_cudnn.o
+CUDNN_LINK           = $(CUDACC) --mode=fast -fopenmp $(filter %.o %.a,$^) $(LDLIBS) $(CONFIG_MPI_LIBS) -o $@
+$(CUDNN_DIRECTORY)/attention/%.o: attention/%.cu $(CUDACC_PARTS)
+	@mkdir -p $(@D)
+	$(CUDACC) --mode=fast $(CUDA_FLAGS) -DPRECISION_BF16 -DUSE_CUDNN -c $< -o $@
+$(CUDNN_DIRECTORY)/train_gpt2: $(BUILD)/cuda_on_cpu/fast-bf16/train_gpt2.o $(CUDNN_OBJECTS) \
+    $(BUILD)/cuda_on_cpu/fast-bf16/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+	$(CUDNN_LINK)
+$(CUDNN_DIRECTORY)/test_softmax_gpu: $(CUDNN_DIRECTORY)/attention/test_softmax_gpu.o $(CUDNN_OBJECTS) \
+    $(BUILD)/cuda_on_cpu/fast-bf16/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+	$(CUDNN_LINK)
+CUDNN_HEADER        := $(firstword $(foreach directory,$(CUDA_HEADERS),$(wildcard $(directory)/cudnn_graph.h)))
+CUDA_FAST_TESTS     += $(if $(CUDNN_HEADER),$(CUDNN_DIRECTORY)/test_softmax_gpu)
+CUDA_FAST_PROGRAMS  += $(if $(CUDNN_HEADER),$(CUDNN_DIRECTORY)/train_gpt2)
 
 # ---- targets
 .PHONY: test-harness test-cuda test-cuda-cases test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy
@@ -65,8 +84,13 @@ test-cuda-check: $(CUDA_CHECK_TESTS)
 	@scripts/run_tests.sh $^
 test-cuda-asan: $(CUDA_ASAN_TESTS)
 	@ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $^
+# Valgrind takes fifty times the time: the tests that launch every kernel, with the smallest shapes (VALGRIND_ONLY= for all);
+# without test_parallel_gpu, which has no kernel of its own.
+VALGRIND_ONLY ?= test_many_segments,test_prefill_in_segments,head_sizes_between_the_widths,near_pairs_keep_their_digits,$\
+    random_numbers,embedding,layernorm,gelu_kernels,linear,classifier,rounding_is_fair,dropout_beside_its_twin,$\
+    decoding_equals_forward,bad_numbers_stay_out
 test-cuda-valgrind: $(CUDA_VALGRIND_TESTS)
-	@set -e; for test in $^; do valgrind --quiet --error-exitcode=99 $$test; done
+	@TEST_ONLY="$(VALGRIND_ONLY)" RUN_UNDER="valgrind --quiet --error-exitcode=99" scripts/run_tests.sh $(filter-out %/test_parallel_gpu,$^)
 test-cuda-lazy: $(CUDA_FAST_TESTS)
 	@CUDA_ON_CPU_LAZY=1 scripts/run_tests.sh $^
 # Ten orders of blocks, warps and lanes; the failing one's seed is printed.

@@ -5,7 +5,7 @@
     __shared__ float tile[16][17];               a reference to memory of the running block
     extern __shared__ float buffer[];            a pointer to the block's dynamic shared memory
 
-and refuses statements that throw away the status of a CUDA, cuBLAS or NCCL call. All else passes untouched, and line
+and refuses statements that throw away the status of a CUDA, cuBLAS, cuDNN or NCCL call. All else passes untouched, and line
 numbers stay true."""
 import argparse
 import re
@@ -284,7 +284,7 @@ def rewrite_shared(text):
 
 # ---- statuses thrown away
 
-STATEMENT_CALL = re.compile(r'(?:[;{}]|\)|\belse|\bdo)\s*(?:# [^\n]*\n\s*)*((?:cuda|cublas|cublasLt|nccl)[A-Z]\w*)\s*\(')
+STATEMENT_CALL = re.compile(r'(?:[;{}]|\)|\belse|\bdo)\s*(?:# [^\n]*\n\s*)*((?:cuda|cublas|cublasLt|cudnn|nccl)[A-Z]\w*)\s*\(')
 NO_STATUS = re.compile(r'\w+(?:ErrorString|ErrorName|StatusString|StatusName|GetLastError|Version)')
 
 

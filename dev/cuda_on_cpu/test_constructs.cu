@@ -275,6 +275,10 @@ static void test_vectors_and_types() {
     std::vector<__half> found_halves = from_device(halves, 20);
     cuda_check(cudaMemcpyFromSymbol(&seen, launches_seen, sizeof seen));
     CHECK(seen == 1);
+    seen = 0;
+    cuda_check(cudaMemcpyFromSymbolAsync(&seen, launches_seen, sizeof seen, 0, cudaMemcpyDeviceToHost, 0));
+    cuda_check(cudaStreamSynchronize(0));
+    CHECK(seen == 1);
     for (size_t i = 0; i < 80; i++) CHECK(found[i] == values[i] * factors[i % 4]);
     for (size_t i = 0; i < 20; i++) {
         CHECK(__bfloat162float(found_rounded[i]) == found[i * 4]);

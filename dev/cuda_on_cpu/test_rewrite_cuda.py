@@ -66,7 +66,7 @@ class Shared(unittest.TestCase):
 
 class Unchecked(unittest.TestCase):
     def test_statements_are_refused(self):
-        for statement in ['cudaFree(p);', 'if (p) cudaFree(p);', 'for (;;) cublasDestroy_v2(h);', 'ncclGroupStart();', 'if (a) b(); else cudaFree(p);']:
+        for statement in ['cudaFree(p);', 'if (p) cudaFree(p);', 'for (;;) cublasDestroy_v2(h);', 'ncclGroupStart();', 'cudnnCreate(&h);', 'if (a) b(); else cudaFree(p);']:
             with self.assertRaises(SourceError, msg=statement):
                 rewrite('void f() { ' + statement + ' }')
 

@@ -26,6 +26,8 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 cudaError_t set_kernel_attribute(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t copy_to_symbol(void *symbol, size_t symbol_bytes, const void *from, size_t bytes, size_t offset);
 cudaError_t copy_from_symbol(void *to, const void *symbol, size_t symbol_bytes, size_t bytes, size_t offset);
+cudaError_t copy_from_symbol_async(void *to, const void *symbol, size_t symbol_bytes, size_t bytes, size_t offset,
+                                   cudaStream_t stream);
 
 template <typename Thread>
 void launch(const char *name, const void *kernel, const LaunchShape &shape, Place place, Thread thread) {
@@ -51,6 +53,11 @@ template <typename Symbol>
 inline cudaError_t cudaMemcpyFromSymbol(void *to, const Symbol &symbol, size_t bytes, size_t offset = 0,
                                         cudaMemcpyKind = cudaMemcpyDeviceToHost) {
     return cuda_on_cpu::copy_from_symbol(to, (const void *)&symbol, sizeof symbol, bytes, offset);
+}
+template <typename Symbol>
+inline cudaError_t cudaMemcpyFromSymbolAsync(void *to, const Symbol &symbol, size_t bytes, size_t offset,
+                                             cudaMemcpyKind, cudaStream_t stream) {
+    return cuda_on_cpu::copy_from_symbol_async(to, (const void *)&symbol, sizeof symbol, bytes, offset, stream);
 }
 
 #endif

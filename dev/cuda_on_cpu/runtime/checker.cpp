@@ -72,6 +72,16 @@ void set_states(const void *address, size_t bytes, State state) {
     if (where.shadow && bytes) memset(where.shadow->states + where.index, state, granules(address, bytes));
 }
 
+// The whole pages of the cells of these bytes become zeros: cells that have seen no access.
+void release_cells(const void *address, size_t bytes) {
+    constexpr uintptr_t page = 4096;
+    Location where = locate(address);
+    uintptr_t first = (uintptr_t)(where.shadow->cells + where.index);
+    uintptr_t last = (uintptr_t)(where.shadow->cells + where.index + granules(address, bytes)) / page * page;
+    first = (first + page - 1) / page * page;
+    if (first < last) madvise((void *)first, last - first, MADV_DONTNEED);
+}
+
 // ---- time: a segment is what lies between two barriers of one block; segments are numbered through the whole run
 uint32_t segment = 1, launch_segment = 1, block_segment = 1;
 
@@ -246,8 +256,10 @@ void check_atomic(const void *address, size_t bytes) {
 void checker_allocated(const void *address, size_t bytes) {
     set_states(address, bytes, allocated);
 }
+// Device memory is not used again before much later: its cells, eighteen times its size, go back to the system.
 void checker_freed(const void *address, size_t bytes) {
     set_states(address, bytes, unallocated);
+    if (is_device_memory(address)) release_cells(address, bytes);
 }
 void checker_written(const void *address, size_t bytes) {
     set_states(address, bytes, initialised);

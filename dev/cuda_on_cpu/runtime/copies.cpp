@@ -70,6 +70,14 @@ cudaError_t copy_from_symbol(void *to, const void *symbol, size_t symbol_bytes, 
     if (status == cudaSuccess) enqueue_and_finish(nullptr, [=] { memcpy(to, (const char *)symbol + offset, bytes); });
     return status;
 }
+cudaError_t copy_from_symbol_async(void *to, const void *symbol, size_t symbol_bytes, size_t bytes, size_t offset,
+                                   cudaStream_t stream) {
+    const char *call = "cudaMemcpyFromSymbolAsync";
+    cudaError_t status = check_symbol(symbol_bytes, bytes, offset, call);
+    if (status == cudaSuccess && !stream_is_known(stream)) status = api_result(cudaErrorInvalidResourceHandle, call);
+    if (status == cudaSuccess) enqueue(stream, [=] { memcpy(to, (const char *)symbol + offset, bytes); });
+    return status;
+}
 
 } // namespace cuda_on_cpu
 
