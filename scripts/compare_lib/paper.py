@@ -47,6 +47,6 @@ def in_words(found):
     """What the order is worth, in two sentences."""
     pairs, total = found["pairs"], sum(found["pairs"].values())
     return (f"Spearman's rank correlation of the two orders is {found['rank_correlation']:+.2f}. Of {total} pairs, {pairs['same']} "
-            f"stand in the paper's order, {pairs['opposite']} in the opposite one, {pairs['undecided']} are undecided "
+            f"stand in the paper's order, {pairs['opposite']} in the opposite one; undecided: {pairs['undecided']} "
             "(Welch's test between their seeds, p < 0.05 after Holm's correction). The paper trained GPT-2 small on 2.5 billion "
             "tokens, one seed each, and validated on another text, so the orders, not the losses, can be compared.")
