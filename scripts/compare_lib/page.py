@@ -484,7 +484,7 @@ def accent_style(attention):
 
 def breakable(label):
     """A label that may be broken between its parts."""
-    return text(label).replace(":", ":<wbr>").replace(",", ",<wbr>")
+    return text(label).replace(":", ":<wbr>").replace(",", ",<wbr>").replace("=", "=<wbr>")
 
 
 # What the cells are sorted by, and their headings; the order of results.COLUMNS.
