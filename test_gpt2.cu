@@ -505,6 +505,20 @@ static void rounding_is_fair(void) {
 }
 #endif
 
+// The data sheets' dense rates, found by the names that the driver gives; a longer name is not taken for a shorter one.
+static void peaks_of_known_gpus(void) {
+    static const struct {
+        const char *name;
+        double bf16, fp32;
+    } known[] = {{"NVIDIA A100-SXM4-80GB", 312e3, 19.5e3}, {"NVIDIA A10", 125e3, 31.2e3},
+                 {"NVIDIA H100 80GB HBM3", 989.4e3, 67e3}, {"NVIDIA H100 PCIe", 756e3, 51e3},
+                 {"NVIDIA GB200", 2500e3, 80e3},           {"NVIDIA B200", 2250e3, 75e3},
+                 {"NVIDIA L40S", 362e3, 91.6e3},           {"NVIDIA L4", 121e3, 30.3e3}};
+    for (const auto &gpu : known) CHECK_CLOSE(gpu_peak_by_name(gpu.name), sizeof(floatX) == 2 ? gpu.bf16 : gpu.fp32, 1);
+    CHECK(gpu_peak_by_name("a device that nobody knows") == 0);
+    CHECK(gpu_peak_gflops() > 0);
+}
+
 int main(void) {
     error_set_program("test_gpt2");
     cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -523,5 +537,6 @@ int main(void) {
     RUN(the_same_bits);
     RUN(a_run_moves_between_gpu_and_cpu);
     RUN(bad_numbers_stay_out);
+    RUN(peaks_of_known_gpus);
     return test_summary();
 }

@@ -6,7 +6,7 @@
 # Variables: CUDA_ARCH=80 for one architecture, TF32=1 for TF32 products in the fp32 programs, CUDA_HOME for another toolkit.
 CUDA_ARCH ?= 80 90 100 120
 NVCC_GOALS := cuda test-gpu bench-gpu cuda-report
-ifneq ($(filter $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench,$(MAKECMDGOALS)),)
+ifneq ($(filter $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench nvcc-report,$(MAKECMDGOALS)),)
 -include $(BUILD)/cuda.mk
 -include $(shell find $(BUILD)/cuda -name '*.dep' 2>/dev/null)
 endif
@@ -34,7 +34,9 @@ NVCC_fp32    := $(if $(TF32),-DALLOW_TF32)
 define nvcc_rules
 $(NVCC_SOURCES:%.cu=$(BUILD)/cuda/$(1)/%.o): $(BUILD)/cuda/$(1)/%.o: %.cu $(BUILD)/cuda.mk
 	@mkdir -p $$(@D)
-	$$(NVCC) $$(NVCC_OPTIONS) $$(NVCC_$(1)) -MMD -MP -MF $$(@:.o=.dep) -c -o $$@ $$<
+	$$(NVCC) $$(NVCC_OPTIONS) $$(NVCC_$(1)) -MMD -MP -MF $$(@:.o=.dep) -Xptxas -v -c -o $$@ $$< 2>$$(@:.o=.ptxas) || \
+	    { cat $$(@:.o=.ptxas); false; }
+	@grep -A 3 'warning' $$(@:.o=.ptxas) || true
 NVCC_OBJECTS_$(1) := $(NVCC_LIBRARY:%.cu=$(BUILD)/cuda/$(1)/%.o)
 train_gpt2_cuda$(2) sample_gpt2_cuda$(2): %_cuda$(2): $(BUILD)/cuda/$(1)/%.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)
@@ -52,7 +54,7 @@ endef
 $(eval $(call nvcc_rules,bf16,))
 $(eval $(call nvcc_rules,fp32,_fp32))
 
-.PHONY: $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench
+.PHONY: $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench nvcc-report
 cuda: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory nvcc-programs
 nvcc-programs: $(NVCC_PROGRAMS) $(NVCC_PROGRAMS:%=%_fp32)
@@ -64,6 +66,8 @@ test-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
 bench-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory -s nvcc-bench
 	@dev/bench/bench_gpu.sh
-cuda-report: $(BUILD)/cuda.mk $(BUILD)/attention_flops $(BUILD)/cuda_on_cpu/count-bf16/traffic
-	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --flops $(BUILD)/attention_flops \
+cuda-report: $(BUILD)/cuda.mk $(BUILD)/config.mk
+	@$(MAKE) --no-print-directory nvcc-report
+nvcc-report: $(NVCC_OBJECTS_bf16) $(BUILD)/cuda/bf16/train_gpt2.o $(BUILD)/attention_flops $(BUILD)/cuda_on_cpu/count-bf16/traffic
+	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --objects $(BUILD)/cuda/bf16 --flops $(BUILD)/attention_flops \
 	    --traffic $(BUILD)/cuda_on_cpu/count-bf16/traffic --out docs/cuda_report.md

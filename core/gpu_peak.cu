@@ -79,10 +79,9 @@ static double measure_gflops(void) {
     return 2.0 * size * size * size / milliseconds / 1e6;
 }
 
-double gpu_peak_gflops(void) {
-    cudaDeviceProp properties = device_properties();
+double gpu_peak_by_name(const char *device) {
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
-        if (!strstr(properties.name, peaks[i].name)) continue;
+        if (!strstr(device, peaks[i].name)) continue;
 #if defined(PRECISION_BF16)
         return 1e3 * peaks[i].bf16;
 #elif defined(ALLOW_TF32)
@@ -91,5 +90,10 @@ double gpu_peak_gflops(void) {
         return 1e3 * peaks[i].fp32;
 #endif
     }
-    return measure_gflops();
+    return 0;
+}
+
+double gpu_peak_gflops(void) {
+    double known = gpu_peak_by_name(device_properties().name);
+    return known > 0 ? known : measure_gflops();
 }

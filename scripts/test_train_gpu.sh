@@ -77,6 +77,15 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     check "the profile" grep -q "^attention .*%" "$work/out"
     check "slay on the CPU" run ./train_gpt2 slay_cpu $small --steps 2 --attention slay --dropout 0.1
     check "slay: losses" losses_agree slay slay_cpu 0.0001
+    # ---- ranges for Nsight: a tool of ours in its place
+    includes=$(for directory in $(dev/cuda_on_cpu/headers.sh --find); do printf ' -isystem %s' "$directory"; done)
+    check "the recorder of ranges" ${CC:-cc} -shared -fPIC $includes dev/cuda_on_cpu/nvtx_recorder.c -o "$work/recorder.so"
+    recorded() { NVTX_INJECTION64_PATH=$work/recorder.so NVTX_RECORD=$work/ranges "$fp32" --out "$work/recorded" "$@" >"$work/out" 2>"$work/err"; }
+    check "a recorded step" recorded $small --steps 1
+    # two micro-batches of two layers; forward passes also validate
+    check "a range for every layer" test "$(sort -k 2 "$work/ranges" | grep -v "forward\|head" | tr '\n' ',')" = \
+        "4 attention backward,2 embedding backward,10 layernorm backward,16 linear backward,1 norm and AdamW,"
+    check "forward too" test "$(grep -c "forward\|head" "$work/ranges")" = 5
     # ---- rows whose denominator was floored: a signed attention with a delta that no negative sum passes
     signed="--attention rff --delta 1000 --init-std 1 --steps 2"
     check "rff" run "$fp32" rff $small $signed

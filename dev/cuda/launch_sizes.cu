@@ -11,6 +11,7 @@ template <int WIDTH> static void print_sizes(void) {
 }
 
 int main(void) {
+    printf("decode<.*> %d 0\n", (int)DECODE_THREADS);
     print_sizes<32>(), print_sizes<64>(), print_sizes<128>();
     return 0;
 }

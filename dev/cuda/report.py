@@ -6,7 +6,6 @@ a roofline makes of that on A100 and H100.
 Everything on the page that this writes is computed or counted; nothing is measured on a GPU."""
 
 import argparse
-import concurrent.futures
 import glob
 import os
 import re
@@ -40,32 +39,16 @@ def run(command, with_errors=False, **options):
     return result.stdout + (result.stderr if with_errors else "")
 
 
-def compile_file(nvcc, build, source, precision):
-    """ptxas's words on one file for all architectures, and the thread limits in its PTX."""
-    name = "%s_%s" % (source.replace("/", "_").replace(".cu", ""), precision)
-    log, kept = os.path.join(build, name + ".log"), os.path.join(build, name)
-    newest = max(os.path.getmtime(f) for f in [source] + glob.glob("core/*.h") + glob.glob("attention/*.*h") + glob.glob("attention/*.h"))
-    if not os.path.exists(log) or os.path.getmtime(log) < newest:
-        os.makedirs(kept, exist_ok=True)
-        flags = ["-DPRECISION_BF16"] if precision == "bf16" else []
-        for arch in ARCHITECTURES:
-            flags += ["-gencode", "arch=compute_%s,code=sm_%s" % (arch, arch)]
-        text = run([nvcc, "-std=c++17", "-O3", "-I.", "-Xptxas", "-v", "--keep", "--keep-dir", kept, "-c", source,
-                    "-o", os.path.join(kept, "a.o")] + flags, with_errors=True)
-        with open(log, "w") as out:
-            out.write(text)
-            for ptx in glob.glob(os.path.join(kept, "*compute_80*.ptx")):
-                for entry, body in re.findall(r"\.entry (\w+)\((.*?)\n\{", open(ptx).read(), re.S):
-                    limit = re.search(r"\.maxntid (\d+)", body)
-                    if limit:
-                        out.write("maxntid %s %s\n" % (entry, limit.group(1)))
-        for path in glob.glob(os.path.join(kept, "*")):
-            os.remove(path)
-    return open(log).read()
+def compiler_words(objects, source):
+    """What ptxas said of one file for all architectures when `make cuda` compiled it."""
+    path = os.path.join(objects, source.replace(".cu", ".ptxas"))
+    if not os.path.exists(path):
+        sys.exit("%s is missing; run make cuda-report" % path)
+    return open(path).read()
 
 
 def parse(text):
-    """{mangled name: {arch: (registers, spilled bytes, shared bytes)}}, {mangled name: threads}"""
+    """{mangled name: {arch: (registers, spilled bytes, shared bytes)}}"""
     kernels, current = {}, None
     for line in text.splitlines():
         found = re.search(r"Compiling entry function '(\w+)' for 'sm_(\d+)", line)
@@ -78,8 +61,7 @@ def parse(text):
         if found and current:
             shared = re.search(r"(\d+) bytes smem", line)
             kernels.setdefault(current[0], {})[current[1]] = (int(found.group(1)), spill, int(shared.group(1)) if shared else 0)
-    threads = dict(re.findall(r"maxntid (\w+) (\d+)", text))
-    return kernels, {name: int(count) for name, count in threads.items()}
+    return kernels
 
 
 def demangle(names):
@@ -90,20 +72,19 @@ def demangle(names):
 def kernel_table(out, args):
     sources = [f for f in ["train_gpt2.cu"] + sorted(glob.glob("core/*.cu")) + sorted(glob.glob("attention/*.cu"))
                if not os.path.basename(f).startswith("test_")]
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        texts = list(pool.map(lambda f: compile_file(args.nvcc, args.build, f, args.precision), sources))
+    texts = [compiler_words(args.objects, source) for source in sources]
     sizes = [line.rsplit(" ", 2) for line in launch_sizes(args).splitlines()]
     out.append("| kernel | threads | " + " | ".join("sm_%s" % a for a in ARCHITECTURES) + " |")
     out.append("|---|---:|" + "---|" * len(ARCHITECTURES))
     spilling = 0
     for source, text in zip(sources, texts):
-        kernels, limits = parse(text)
+        kernels = parse(text)
         names = demangle(sorted(kernels))
         if not kernels:
             continue
         out.append("| **%s** | |%s" % (source, " |" * len(ARCHITECTURES)))
         for mangled in sorted(kernels, key=lambda k: names[k]):
-            threads, dynamic = limits.get(mangled, DEFAULT_THREADS), 0
+            threads, dynamic = DEFAULT_THREADS, 0
             for pattern, size_threads, size_bytes in sizes:
                 if re.fullmatch(pattern, names[mangled]):
                     threads, dynamic = int(size_threads), int(size_bytes)
@@ -122,8 +103,7 @@ def kernel_table(out, args):
 
 def launch_sizes(args):
     program = os.path.join(args.build, "launch_sizes")
-    run([args.nvcc, "-std=c++17", "-I."] + (["-DPRECISION_BF16"] if args.precision == "bf16" else []) +
-        ["dev/cuda/launch_sizes.cu", "core/cuda_common.cu", "-lcublas", "-o", program])
+    run([args.nvcc, "-std=c++17", "-I.", "-DPRECISION_BF16", "dev/cuda/launch_sizes.cu", "core/cuda_common.cu", "-lcublas", "-o", program])
     return run([program])
 
 
@@ -278,8 +258,7 @@ def main():
     parser.add_argument("--build", default="build/cuda/report")
     parser.add_argument("--flops", default="build/attention_flops")
     parser.add_argument("--traffic", default="build/cuda_on_cpu/count-bf16/traffic")
-    parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--objects", default="build/cuda/bf16", help="where make cuda leaves what ptxas says")
     parser.add_argument("--out", default="docs/cuda_report.md")
     args = parser.parse_args()
     os.makedirs(args.build, exist_ok=True)
@@ -307,8 +286,7 @@ def main():
     layer_table(out, args)
     out += ["", "## Registers, shared memory, occupancy", "",
             "Registers, static and dynamic shared memory, and theoretical occupancy (resident threads as a share of the most; in "
-            "brackets what limits them), %s build. Where a launch decides the block's size, %d threads are assumed." % (
-                args.precision, DEFAULT_THREADS), ""]
+            "brackets what limits them), bf16 build. Where a launch decides the block's size, %d threads are assumed." % DEFAULT_THREADS, ""]
     kernel_table(out, args)
     out += ["", "## The attentions' kernels, one by one", "", "Embed 256, 8 heads, batch 1. cuBLAS's products move their operands once."]
     attention_kernels(out, args)
