@@ -55,18 +55,17 @@ fetch_cudnn_library() {
     fetch_package "nvidia-cudnn-cu$release>=9,<10" && mkdir -p "$cudnn/include" && cp -r "$probe_dir"/unpacked/nvidia/cudnn/. "$cudnn" &&
         for file in "$cudnn"/lib/*.so.9; do ln -sf "$(basename "$file")" "${file%.9}"; done
 }
-links_cudnn() { # header
-    echo "#ifndef __CUDA_ARCH__ // the header is large: once is enough
+links_cudnn() { # header; of the frontend the small one, for the other takes a minute
+    echo "#include <cudnn.h>
 #include <$1>
-int main(void){return cudnnGetVersion() < 90000;}
-#endif" | links "-isystem $cudnn/include -L$cudnn/lib -Xlinker -rpath=$cudnn/lib -lcudnn -lnvrtc"
+int main(void){return cudnnGetVersion() < 90000;}" | links "-isystem $cudnn/include -L$cudnn/lib -Xlinker -rpath=$cudnn/lib -lcudnn -lnvrtc"
 }
 case ${USE_CUDNN:-1} in
 0) ;;
-fetch) links_cudnn cudnn.h || fetch_cudnn_library; links_cudnn cudnn_frontend.h || fetch_cudnn_header ;;
-*) links_cudnn cudnn_frontend.h || { links_cudnn cudnn.h && fetch_cudnn_header; } ;;
+fetch) links_cudnn cudnn.h || fetch_cudnn_library; links_cudnn cudnn_frontend_version.h || fetch_cudnn_header ;;
+*) links_cudnn cudnn_frontend_version.h || { links_cudnn cudnn.h && fetch_cudnn_header; } ;;
 esac
-if [ "${USE_CUDNN:-1}" != 0 ] && links_cudnn cudnn_frontend.h; then
+if [ "${USE_CUDNN:-1}" != 0 ] && links_cudnn cudnn_frontend_version.h; then
     flags="$flags -DUSE_CUDNN -isystem $cudnn/include"
     libraries="$libraries -L$cudnn/lib -Xlinker -rpath=$cudnn/lib -lcudnn -lnvrtc"
     report "cuDNN" "yes"

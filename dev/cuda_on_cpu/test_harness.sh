@@ -37,8 +37,10 @@ fi
 modes="fast check asan"
 # valgrind's runtime is one more to compile: only in make test-harness
 [ -z "${WITH_VALGRIND:-}" ] || ! command -v valgrind >/dev/null || [ ! -f /usr/include/valgrind/memcheck.h ] || modes="$modes valgrind"
-collectives=""
-[ -z "$(find $("$here/headers.sh" --find) -maxdepth 1 -name nccl.h -print -quit)" ] || collectives=test_collectives
+has_header() { [ -n "$(find $("$here/headers.sh" --find) -maxdepth 1 -name "$1" -print -quit)" ]; }
+collectives="" cudnn=""
+! has_header nccl.h || collectives=test_collectives
+! has_header cudnn_graph.h || cudnn=test_cudnn
 build_program() { # mode program
     local source=${2%_bf16} flags=""
     [ "$source" = "$2" ] || flags=-DPRECISION_BF16
@@ -51,7 +53,7 @@ build_program() { # mode program
 }
 programs_of() {
     case $1 in
-    fast) echo "test_constructs test_faults test_libraries test_libraries_bf16 $collectives" ;;
+    fast) echo "test_constructs test_faults test_libraries test_libraries_bf16 $collectives $cudnn" ;;
     check) echo "test_constructs test_faults test_libraries" ;;
     asan) echo "test_constructs test_faults" ;;
     *) echo "test_faults" ;;
@@ -86,7 +88,7 @@ constructs "check, random order" CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=5 che
 constructs "asan" A=1 asan
 
 # ---- libraries
-for program in test_libraries_fast test_libraries_bf16_fast test_libraries_check; do
+for program in test_libraries_fast test_libraries_bf16_fast test_libraries_check ${cudnn:+test_cudnn_fast}; do
     if "$work/$program" >"$work/log" 2>&1; then ok; else fail "$program" "$work/log"; fi
 done
 if [ -n "$collectives" ]; then
