@@ -127,13 +127,15 @@ ARITHMETIC = {
 }
 OTHERWISE = (4, 5)  # the feature maps: an exponential or a few products for every two numbers
 MATRIX_KERNELS = ("attend", "differentiate", "decode")  # quadratic attention: the arithmetic is the attention's own count
-LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS = 4096, 512, 256
+LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS = 3072, 512, 256
 
 
 def traffic(args, *arguments):
     """{kernel or library call: (launches, bytes moved, bytes requested)} of one run in count mode."""
-    path = os.path.join(args.build, "traffic.tsv")
-    run([args.traffic] + [str(a) for a in arguments], env=dict(os.environ, CUDA_ON_CPU_TRAFFIC=path, CUDA_ON_CPU_PROTECT="0"))
+    path = os.path.join(args.build, "_".join(["traffic"] + [str(a) for a in arguments]) + ".tsv")
+    if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(args.traffic):
+        run([args.traffic] + [str(a) for a in arguments], env=dict(os.environ, CUDA_ON_CPU_TRAFFIC=path + ".new"))
+        os.rename(path + ".new", path)
     found = {}
     for line in open(path):
         name, *numbers = line.rstrip("\n").split("\t")
