@@ -8,7 +8,7 @@ DEFAULT_ATTENTIONS = ["softmax", "yat", "yat-spherical", "elu", "cosformer", "fa
 PRESETS = ("tiny", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 SIZES = ("layers", "heads", "width", "context")
 QUICKSTART_MODEL = {"layers": "2", "heads": "2", "width": "128", "context": "256"}
-DEFAULTS = {"attentions": DEFAULT_ATTENTIONS, "seeds": [1, 2], "budget": "600steps", "corpus": "stories",
+DEFAULTS = {"attentions": DEFAULT_ATTENTIONS, "seeds": [1, 2], "budget": "500steps", "corpus": "stories",
             "model": "quickstart", "options": []}
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 VALUE = re.compile(r"[A-Za-z0-9_.+-]+")
@@ -137,7 +137,7 @@ def build_parser():
     parser.add_argument("--attentions", nargs="+", metavar="NAME[:OPTION=VALUE,...]",
                         help="which (%s)" % " ".join(DEFAULT_ATTENTIONS))
     parser.add_argument("--seeds", metavar="N|A,B,...", help="how many, or which (2)")
-    parser.add_argument("--budget", metavar="AMOUNT", help="of each run: 600steps, 2Mtokens, 90s, 5min (600steps)")
+    parser.add_argument("--budget", metavar="AMOUNT", help="of each run: 600steps, 2Mtokens, 90s, 5min (500steps)")
     parser.add_argument("--corpus", metavar="NAME|DIR", help="stories, austen, enwik8, or a directory of shards (stories)")
     parser.add_argument("--model", metavar="NAME|SIZES", help="quickstart, %s, or layers=2,heads=2,width=128,context=256; "
                         "also small,context=512 (quickstart)" % ", ".join(PRESETS))
