@@ -434,6 +434,15 @@ class Speed(Directory):
         for odd in (None, 3, {"threads": 1, "rounds": 3}, {"threads": 1, "rounds": [3], "steps": 9}):
             self.assertEqual(speed.earlier_rounds(odd, ["elu"], 5, 1)["rounds"], [])
 
+    def test_a_turn_lasts_as_long_as_it_should_on_a_quiet_machine(self):
+        def job(times):
+            job = training.Job("elu", 1, self.path("run"), [])
+            job.metrics.step_milliseconds = times
+            return job
+
+        self.assertEqual(speed.steps_of([job([50.0] * 10 + [900.0] * 90), job([])]), 30)
+        self.assertEqual((speed.steps_of([job([1.0])]), speed.steps_of([job([9000.0])]), speed.steps_of([])), (100, 3, 3))
+
     def test_attentions_take_turns(self):
         order, found = [], {"steps": 3, "threads": 1, "rounds": [{"a": 1.0, "b": 1.0}]}
         original, speed.short_run = speed.short_run, lambda command, steps, scratch: (order.append(command) or 2.0, None)
