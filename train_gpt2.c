@@ -204,7 +204,7 @@ static void dropout(real *x, size_t rows, size_t columns, size_t first_row, floa
 // ---- tied head and cross-entropy, by blocks of rows: the (N,V) logits never exist at once
 
 // More rows at once mean fewer passes over dwte, which is larger than any cache; fewer mean less memory.
-enum { HEAD_ROWS = 512 };
+enum { HEAD_ROWS = 384 };
 
 // Rows of logits are padded to whole cache lines, and once more where their length would map them all onto the same few
 // cache sets.
@@ -299,7 +299,7 @@ typedef struct {
 typedef struct {     // scratch of backward: one set for all layers
     real *dresidual; // (N,C)
     real *dhidden;   // (N,C)
-    real *dwide;     // (N,4C): the MLP's inside, or dqkv
+    real *dwide;     // (N,4C): the MLP's inside, or dqkv; where the logits were, which are gone by then
     real *dbranch;   // (N,C): dresidual behind the dropout mask
 } BackwardScratch;
 
@@ -416,11 +416,11 @@ static void plan_activations(GPT2 *model) {
 static void plan_scratch(GPT2 *model) {
     size_t N = (size_t)model->attention_config.B * (size_t)model->attention_config.T, C = (size_t)model->config.C;
     Arena *arena = &model->scratch_arena;
-    arena_plan(arena, &model->head_work, head_work(N, model->config.V));
+    size_t logits = head_work(N, model->config.V), wide = N * 4 * C;
+    arena_plan(arena, &model->head_work, logits > wide ? logits : wide);
     arena_plan(arena, &model->layernorm_work, layernorm_work(N, C));
     arena_plan(arena, &model->back.dresidual, N * C);
     arena_plan(arena, &model->back.dhidden, N * C);
-    arena_plan(arena, &model->back.dwide, N * 4 * C);
     arena_plan(arena, &model->back.dbranch, model->dropout > 0 ? N * C : 0);
 }
 
@@ -456,6 +456,7 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *
     arena_allocate(&model->activation_arena);
     for (int l = 1; trains && l < config->L; l++) share_activations(&model->acts.layers[l], &model->acts.layers[0]);
     arena_allocate(&model->scratch_arena);
+    model->back.dwide = model->head_work;
     if (trains) arena_allocate(&model->gradient_arena);
     if (trains == TRAINS) arena_allocate(&model->moment_arena), arena_clear(&model->moment_arena);
     name_weights(&model->weights, model, 0);
