@@ -1,6 +1,6 @@
 // A test harness of one page. A test program lists its tests in main with RUN(name) and returns test_summary(), which
 // prints `N passed, N failed` as the last line and is non-zero when any failed. TEST_ONLY=one,another in the environment
-// runs those alone.
+// runs those alone; TEST_STOP=1 ends the program at the first failed check.
 #ifndef CORE_TEST_H
 #define CORE_TEST_H
 
@@ -38,6 +38,7 @@ static int test_passed, test_failed, test_failures_here;
 static inline int test_complain(const char *file, int line, const char *what) {
     int tells = ++test_failures_here <= 10;
     if (tells) printf("  %s:%d: failed: %s\n", file, line, what);
+    if (getenv("TEST_STOP")) exit(1);
     return tells;
 }
 

@@ -101,9 +101,10 @@ test-cuda-schedules: $(CUDA_FAST_TESTS)
 	    CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=$$seed scripts/run_tests.sh $^; \
 	done
 
-# ---- do the tests notice broken kernels? MUTANT_FILES and MUTANT_TESTS choose; MUTANT_OPTIONS='--sample 100'
-MUTANT_FILES ?= $(CUDA_LIBRARY_SOURCES) $(wildcard core/*.cuh attention/*.cuh)
-MUTANT_TESTS ?= $(CUDA_TESTS)
+# ---- do the tests notice broken kernels? MUTANT_OPTIONS='--only layernorm' for some, README.md for more
+MUTANT_FILES ?= $(filter-out core/test_gpu.h,$(CUDA_LIBRARY_SOURCES) $(wildcard core/*.cuh attention/*.cuh core/*_gpu.h \
+                attention/*_gpu.h core/cuda_common.h) train_gpt2.cu sample_gpt2.cu)
+MUTANT_TESTS ?= $(filter-out test_parallel_gpu,$(CUDA_TESTS))
 .PHONY: test-mutants
-test-mutants: $(filter $(BUILD)/cuda_on_cpu/check/%,$(CUDA_CHECK_TESTS))
+test-mutants: $(BUILD)/libslay.a $(CUDA_TWIN)
 	@python3 dev/cuda_on_cpu/mutants.py --test $$(echo $(MUTANT_TESTS) | tr " " ,) $(MUTANT_OPTIONS) $(MUTANT_FILES)

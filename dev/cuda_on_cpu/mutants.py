@@ -3,283 +3,270 @@
 
     mutants.py [options] --test NAME[,NAME...] file.cu file.cuh...
 
-Changes: a barrier or fence removed; a condition made always true, or one of its comparisons moved by one (< to <=); an
-index moved by one. The changed file, or for a header the files that include it, are compiled and linked with the
-unchanged objects of the others, which `make test-mutants` builds before. Mutants that survive must stand in the list of equivalent ones with a reason.
+find_mutants.py says what is changed. All mutants are compiled into the test programs at once, in a copy of the sources at
+BUILD/mutants/tree, and chosen at run time. A first run of every test notes which mutants it comes by and what it costs;
+then each mutant gets the tests that come by it, those that are cheap and have killed its neighbours first, until one
+fails. Time is CPU time: a machine that is busy or stopped changes nothing.
 
-Results are kept in BUILD/mutants/results.jsonl, so that an interrupted run goes on where it stopped."""
+Mutants that survive must stand in equivalent_mutants.txt with a reason; --table writes all that was found. Results are kept
+in BUILD/mutants/results.jsonl, so that an interrupted run goes on where it stopped."""
 import argparse
+import collections
 import concurrent.futures
-import functools
 import glob
 import hashlib
 import json
 import os
-import random
 import re
-import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+
+from find_mutants import mutants_of, planted
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 EQUIVALENT = os.path.join(HERE, 'equivalent_mutants.txt')
 WANTED_SHARE = 0.95
+NUMBERS_PER_FILE = 1000  # so that a file's mutants keep their numbers, and other files their objects, when another changes
 
 
-class Mutant:
-    """A file with the text between `start` and `end` replaced."""
-
-    def __init__(self, path, source, start, end, replacement, kind):
-        self.path, self.kind, self.replacement = path, kind, replacement
-        self.line = source.count('\n', 0, start) + 1
-        self.text = source[:start] + replacement + source[end:]
-        self.original = ' '.join(source[start:end].split())
-        first = source.rfind('\n', 0, start) + 1
-        last = source.find('\n', start)
-        self.line_text = ' '.join(source[first:last].split())
-
-    def __str__(self):
-        return f'{self.path}:{self.line}: {self.kind}: {self.original} -> {self.replacement.strip() or "nothing"}'
-
-    def identity(self):
-        """What names the mutant when lines move."""
-        return ' | '.join([self.path, self.kind, self.line_text, self.original])
-
-
-# ---- reading sources
-
-def blanked(source):
-    """The source with comments, strings and preprocessor lines as spaces, so that offsets stay."""
-    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|^[ \t]*#(?:\\\n|[^\n])*', re.S | re.M)
-    return pattern.sub(lambda match: re.sub(r'[^\n]', ' ', match.group(0)), source)
-
-
-def after_bracket(text, start):
-    pairs = {'(': ')', '[': ']', '{': '}'}
-    opening, closing, depth = text[start], pairs[text[start]], 0
-    for i in range(start, len(text)):
-        depth += (text[i] == opening) - (text[i] == closing)
-        if depth == 0:
-            return i + 1
-    return len(text)
-
-
-def device_bodies(text):
-    """(start, end) of the bodies of __global__ and __device__ functions."""
-    position = 0
-    while True:
-        match = re.compile(r'\b__(?:global|device)__\b').search(text, position)
-        if not match:
-            return
-        stop = re.compile(r'[;{=]').search(text, match.end())
-        if not stop:
-            return
-        if stop.group(0) != '{':
-            position = stop.end()
-            continue
-        end = after_bracket(text, stop.start())
-        yield stop.start(), end
-        position = end
-
-
-@functools.lru_cache(maxsize=None)
-def included_files(path):
-    """The file itself and all it includes by a quoted name, as paths from the root."""
+def read_lines(path):
+    """The entries that add_line has written to a file, if there is one."""
+    if not os.path.exists(path):
+        return []
     with open(path) as file:
-        names = re.findall(r'^\s*#\s*include\s+"([^"]+)"', file.read(), re.M)
-    found = {path}
-    for name in names:
-        included = os.path.normpath(os.path.join(os.path.dirname(path), name))
-        if os.path.exists(included):
-            found |= included_files(included)
+        return list(map(json.loads, file))
+
+
+def add_line(path, entry):
+    with open(path, 'a') as file:
+        file.write(json.dumps(entry) + '\n')
+
+
+def find_mutants(paths):
+    found = []
+    for i, path in enumerate(paths):
+        with open(path) as file:
+            mutants = mutants_of(path, file.read(), NUMBERS_PER_FILE * (i + 1))
+        if len(mutants) > NUMBERS_PER_FILE:
+            sys.exit(f'mutants: {path}: more than {NUMBERS_PER_FILE} mutants; raise NUMBERS_PER_FILE')
+        found += mutants
     return found
 
 
-# ---- what to change
+# ---- the programs
 
-BARRIER = re.compile(r'\b(?:__syncthreads|__syncwarp|__threadfence|__threadfence_block)\s*\([^;()]*\)|\b\w+\.sync\(\)')
-COMPARISON = re.compile(r'(?<![<>=\-!])(<=|>=|<|>)(?![<>=])')
-MOVED = {'<': '<=', '<=': '<', '>': '>=', '>=': '>'}
-SUBSCRIPT = re.compile(r'(?<=[\w\])])\[')
-DECLARATION = re.compile(r'^\s*(?:__shared__|extern|const|static|float|double|int|unsigned|size_t|floatX|__nv_bfloat16|__half|uint32_t|uint64_t)\b[^=;()]*$')
-
-
-def conditions(text, start, end):
-    """(start, end) of what stands between the brackets of if and while, and in the middle of for."""
-    for match in re.compile(r'\b(if|while|for)\s*\(').finditer(text, start, end):
-        first, last = match.end(), after_bracket(text, match.end() - 1) - 1
-        if match.group(1) == 'for':
-            parts = text[first:last].split(';')
-            if len(parts) != 3:
-                continue
-            first += len(parts[0]) + 1
-            last = first + len(parts[1])
-        yield match.group(1), first, last
-    for match in re.compile(r'\?').finditer(text, start, end):
-        yield 'choice', start_of_choice(text, match.start()), match.start()
+def write_if_changed(path, text):
+    if os.path.islink(path):
+        os.unlink(path)
+    elif os.path.exists(path):
+        with open(path) as file:
+            if file.read() == text:
+                return
+    with open(path, 'w') as file:
+        file.write(text)
 
 
-def start_of_choice(text, question):
-    """Where the condition before a `?` begins: after an assignment, an open bracket, a comma or a statement's end."""
-    depth, i = 0, question - 1
-    while True:
-        c = text[i]
-        depth += (c in ')]') - (c in '([')
-        is_assignment = c == '=' and text[i - 1] not in '<>=!' and text[i + 1] != '='
-        if depth < 0 or c in ';{}' or (depth == 0 and (c in ',?:' or is_assignment)):
-            return i + 1
-        i -= 1
+def link_to(target, path):
+    if os.path.lexists(path):
+        if os.path.islink(path) and os.readlink(path) == os.path.abspath(target):
+            return
+        os.unlink(path)
+    os.symlink(os.path.abspath(target), path)
 
 
-def is_template_bracket(text, offset):
-    """`<` or `>` of template arguments rather than a comparison: no space around it, as the house formats both."""
-    return not (text[offset - 1].isspace() and text[offset + 1:offset + 3].strip() != text[offset + 1:offset + 3])
+def plant_tree(tree, mutants, build):
+    """A copy of the project for make: links to everything, but for the sources that have mutants in them."""
+    by_path = collections.defaultdict(list)
+    for mutant in mutants:
+        by_path[mutant.path].append(mutant)
+    for folder in ['.', 'core', 'attention', 'build']:
+        os.makedirs(os.path.join(tree, folder), exist_ok=True)
+    for folder in ['dev', 'dataloader', 'scripts']:
+        link_to(folder, os.path.join(tree, folder))
+    for name in ['config.mk', 'cuda_headers', 'float', 'libslay.a']:
+        if os.path.exists(os.path.join(build, name)):
+            link_to(os.path.join(build, name), os.path.join(tree, 'build', name))
+    for path in [name for pattern in ('Makefile', '*.[ch]', '*.cu', 'core/*.*', 'attention/*.*') for name in glob.glob(pattern)]:
+        if path in by_path:
+            with open(path) as file:
+                write_if_changed(os.path.join(tree, path), planted(file.read(), by_path[path]))
+        else:
+            link_to(path, os.path.join(tree, path))
 
 
-def is_array_declaration(text, offset):
-    line_start = max(text.rfind(c, 0, offset) for c in ';{}')
-    return DECLARATION.match(text[line_start + 1:offset]) is not None
+def make_programs(tree, programs, jobs):
+    targets = [os.path.join('build', 'cuda_on_cpu', build, test) for build, test in programs]
+    command = ['make', '--no-print-directory', '-s', f'-j{jobs}', 'BUILD=build', 'EXTRA_CUDA_FLAGS=-w -DCUDA_ON_CPU_MUTANTS'] + targets
+    environment = {name: value for name, value in os.environ.items() if name not in ('MAKEFLAGS', 'MAKELEVEL', 'MFLAGS')}
+    if subprocess.run(command, cwd=tree, env=environment).returncode:
+        sys.exit('mutants: the programs do not compile with their mutants; see above')
+    return {program: os.path.join(tree, target) for program, target in zip(programs, targets)}
 
 
-def mutants_of_body(path, source, text, start, end):
-    for match in BARRIER.finditer(text, start, end):
-        yield Mutant(path, source, match.start(), match.end(), '', 'barrier removed')
-    for kind, first, last in conditions(text, start, end):
-        if kind == 'if':
-            yield Mutant(path, source, first, last, 'true', 'condition always true')
-        for match in COMPARISON.finditer(text, first, last):
-            if not is_template_bracket(text, match.start()):
-                yield Mutant(path, source, match.start(), match.end(), MOVED[match.group(1)], 'comparison moved')
-    for match in SUBSCRIPT.finditer(text, start, end):
-        if not is_array_declaration(text, match.start()):
-            closing = after_bracket(text, match.start()) - 1
-            inside = source[match.end():closing]
-            yield Mutant(path, source, match.end(), closing, f'({inside}) + 1', 'index moved')
+def hash_of_file(path):
+    with open(path, 'rb') as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
-def mutants_of(path):
+def tests_in(program_name):
+    """The names of the tests of a program, in the order in which it runs them."""
+    path = [path for folder in ('', '*/', 'dev/*/') for path in glob.glob(f'{folder}{program_name}.cu')][0]
     with open(path) as file:
-        source = file.read()
-    text = blanked(source)
-    found = [mutant for start, end in device_bodies(text) for mutant in mutants_of_body(path, source, text, start, end)]
-    unique = {}
-    for mutant in found:
-        unique.setdefault(mutant.text, mutant)
-    return sorted(unique.values(), key=lambda mutant: mutant.line)
+        return re.findall(r'^\s*RUN\((\w+)\);', file.read(), re.M)
 
 
-# ---- running one
+# ---- running one test
 
-class Runner:
-    def __init__(self, options):
-        self.options = options
-        self.objects = os.path.join(options.build, 'cuda_on_cpu', options.mode + ('-bf16' if options.bf16 else ''))
-        self.cudacc = [os.path.join(HERE, 'cudacc'), '--mode=' + options.mode, '-fopenmp']
-        self.work = os.path.join(options.build, 'mutants')
-        os.makedirs(self.work, exist_ok=True)
-        self.results_path = os.path.join(self.work, 'results.jsonl')
-        self.fingerprint = self.hash_of_sources()
-        self.known = self.read_results()
+Outcome = collections.namedtuple('Outcome', 'status seconds output')
+Run = collections.namedtuple('Run', 'build program test')  # one test of one program
 
-    @staticmethod
-    def hash_of_sources():
-        digest = hashlib.sha256()
-        for pattern in ['core/*.cu*', 'core/*.[ch]', 'attention/*.cu*', 'attention/*.[ch]', '*.cu', 'dev/cuda_on_cpu/runtime/*', 'dev/cuda_on_cpu/include/*.h']:
-            for path in sorted(glob.glob(pattern)):
-                with open(path, 'rb') as file:
-                    digest.update(path.encode() + file.read())
-        return digest.hexdigest()
+
+def run_test(path, test, environment, cpu_seconds):
+    """Exit status, CPU seconds and output."""
+    settings = dict(os.environ, OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', ASAN_OPTIONS='detect_leaks=0', TEST_STOP='1',
+                    TEST_ONLY=test, **environment)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(['sh', '-c', 'ulimit -c 0; ulimit -t "$1"; shift; exec "$@"', 'sh', str(int(cpu_seconds) + 1), path],
+                                   stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=settings)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read().decode(errors='replace')
+    return Outcome(process.returncode, usage.ru_utime + usage.ru_stime, text)
+
+
+def has_run_out_of_time(outcome):
+    return outcome.status in (-signal.SIGXCPU, -signal.SIGKILL)
+
+
+def reason_of(outcome):
+    if has_run_out_of_time(outcome):
+        return 'does not end'
+    report = re.search(r'cuda_on_cpu: ([^:]+):', outcome.output)
+    sanitizer = re.search(r'AddressSanitizer: ([\w-]+)|runtime error: ([\w ]+)', outcome.output)
+    if report:
+        return report.group(1)
+    if sanitizer:
+        return sanitizer.group(1) or sanitizer.group(2).strip()
+    return f'signal {-outcome.status}' if outcome.status < 0 else 'wrong result'
+
+
+# ---- what every test costs and comes by
+
+class Survey:
+    """Every test of every program without a mutant: it must pass, takes `seconds` and comes by the mutants in `reached`.
+    Tests that take longer than a mutant may get are left out. Kept from run to run by the programs' hashes."""
+
+    def __init__(self, work, programs, options):
+        self.path, self.longest, self.lock = os.path.join(work, 'survey.jsonl'), options.seconds, threading.Lock()
+        self.hashes = {program: hash_of_file(path) for program, path in programs.items()}
+        self.known = {entry['key']: entry for entry in read_lines(self.path)}
+        wanted = [Run(*program, test) for program in programs for test in tests_in(program[1])]
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            entries = list(pool.map(lambda run: self.known.get(self.key(run)) or self.look(run, programs[run.build, run.program]), wanted))
+        self.seconds, self.reached, self.floats = {}, {}, set()
+        for run, entry in zip(wanted, entries):
+            self.floats.update(entry['floats'])
+            if entry['seconds'] <= self.longest:
+                self.seconds[run], self.reached[run] = entry['seconds'], set(entry['reached'])
+
+    def key(self, run):
+        return f'{self.hashes[run.build, run.program]} {run.test} {self.longest}'
+
+    def look(self, run, path):
+        with tempfile.NamedTemporaryFile('r') as noted:
+            outcome = run_test(path, run.test, {'CUDA_ON_CPU_MUTANTS_REACHED': noted.name}, self.longest + 1)
+            if outcome.status and not has_run_out_of_time(outcome):
+                sys.exit(f'mutants: {path}: {run.test} fails without a mutant:\n{outcome.output[-1000:]}')
+            print(f'{run.build} {run.program} {run.test}: {outcome.seconds:.1f} s', flush=True)
+            lines = [tuple(map(int, line.split())) for line in noted]
+        entry = {'key': self.key(run), 'seconds': outcome.seconds, 'reached': [number for number, how in lines if how == 1],
+                 'floats': [number for number, how in lines if how == 2]}
+        with self.lock:
+            add_line(self.path, entry)
+        return entry
+
+
+# ---- judging mutants
+
+class Judge:
+    """Finds out what becomes of each mutant, and remembers it."""
+
+    def __init__(self, work, programs, survey, options):
+        self.programs, self.survey, self.options = programs, survey, options
+        self.path = os.path.join(work, 'results.jsonl')
+        self.lock = threading.Lock()
+        self.kills = collections.Counter()  # by (path of a mutant, run)
+        self.known, self.last = {}, {}      # results by key; the newest entry for an identity
+        for entry in read_lines(self.path):
+            self.known[entry['key']] = self.last[entry['mutant']] = entry
 
     def key(self, mutant):
-        settings = f'{self.fingerprint} {self.options.mode} {self.options.bf16} {self.options.test}'
-        return hashlib.sha256((settings + mutant.path + mutant.text).encode()).hexdigest()
+        """Of everything that the result depends on: the programs that come by the mutant."""
+        reaching = sorted({self.survey.hashes[run.build, run.program] for run, reached in self.survey.reached.items() if mutant.number in reached})
+        return hashlib.sha256(' '.join([mutant.identity(), str(self.options.seconds)] + reaching).encode()).hexdigest()
 
-    def read_results(self):
-        if not os.path.exists(self.results_path):
-            return {}
-        with open(self.results_path) as file:
-            return {entry['key']: entry['result'] for entry in map(json.loads, file)}
+    def runs_for(self, mutant):
+        """The tests to try: what killed it before, then cheap ones that kill its neighbours; of each build not more than
+        the seconds allowed, but one at least."""
+        runs = [run for run, reached in self.survey.reached.items() if mutant.number in reached]
+        before = self.last.get(mutant.identity(), {}).get('run')
+        runs.sort(key=lambda run: (list(run) != before, self.survey.seconds[run] / (1 + self.kills[mutant.path, run])))
+        spent, chosen = collections.Counter(), []
+        for run in runs:
+            if not spent[run.build] or spent[run.build] + self.survey.seconds[run] <= self.options.seconds:
+                spent[run.build] += self.survey.seconds[run] + 1e-3
+                chosen.append(run)
+        return chosen
 
-    def remember(self, mutant, result):
-        with open(self.results_path, 'a') as file:
-            file.write(json.dumps({'key': self.key(mutant), 'mutant': str(mutant), 'result': result}) + '\n')
+    def judge(self, mutant):
+        """'killed', 'survived' or 'not reached', with the run and the reason."""
+        key, before = self.key(mutant), self.last.get(mutant.identity())
+        if key in self.known:
+            return self.known[key]
+        if self.options.trust and before and before['result'] == 'killed':
+            return before
+        entry = {'key': key, 'mutant': mutant.identity(), 'result': 'not reached', 'run': None, 'reason': ''}
+        for run in self.runs_for(mutant):
+            entry['result'] = 'survived'
+            limit = 10 + 5 * self.survey.seconds[run]
+            outcome = run_test(self.programs[run.build, run.program], run.test, {'CUDA_ON_CPU_MUTANT': str(mutant.number)}, limit)
+            if outcome.status:
+                entry.update(result='killed', run=list(run), reason=reason_of(outcome))
+                break
+        with self.lock:
+            if entry['run']:
+                self.kills[mutant.path, Run(*entry['run'])] += 1
+            add_line(self.path, entry)
+        return entry
 
-    def call(self, command, seconds, log):
-        environment = dict(os.environ, OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', BUILD=self.options.build)
-        try:
-            with open(log, 'w') as output:
-                return subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=seconds, env=environment).returncode
-        except subprocess.TimeoutExpired:
-            return 'timeout'
 
-    def program_sources(self, test):
-        """Sources of the test program and of the library."""
-        library = [path for path in glob.glob('core/*.cu') + glob.glob('attention/*.cu') if not os.path.basename(path).startswith('test_')]
-        return library + (glob.glob(f'*/{test}.cu') or glob.glob(f'{test}.cu'))
+class Progress:
+    def __init__(self, total):
+        self.total, self.done, self.alive, self.start, self.told = total, 0, 0, time.monotonic(), 0
+        self.lock = threading.Lock()
 
-    def plant(self, mutant, tree):
-        """Links to every source file, but for the changed one."""
-        for folder in ['core', 'attention', 'dataloader', '.']:
-            os.makedirs(os.path.join(tree, folder), exist_ok=True)
-            for path in glob.glob(os.path.join(folder, '*.*')):
-                if os.path.isfile(path) and os.path.relpath(path) != mutant.path:
-                    os.symlink(os.path.abspath(path), os.path.join(tree, path))
-        with open(os.path.join(tree, mutant.path), 'w') as file:
-            file.write(mutant.text)
-
-    def compile(self, mutant, tree, test, log):
-        """The test's object and those of the changed sources; None when the change does not compile."""
-        flags = ['-w'] + (['-DPRECISION_BF16'] if self.options.bf16 else [])
-        objects = []
-        for source in self.program_sources(test):
-            is_test = os.path.basename(source).startswith('test_')
-            if mutant.path in included_files(source):
-                changed = os.path.join(tree, source.replace('/', '_') + '.o')
-                objects.append(changed)
-                compiled_before = os.path.exists(changed)
-                if not compiled_before and self.call(self.cudacc + flags + ['-c', os.path.join(tree, source), '-o', changed], 300, log):
-                    return None
-            elif is_test:
-                objects.append(os.path.join(self.objects, os.path.splitext(source)[0] + '.o'))
-        return objects
-
-    def result_of(self, mutant):
-        """'not compiled', 'killed by TEST (...)' or 'survived'."""
-        tree = os.path.join(self.work, self.key(mutant)[:16])
-        program, log = os.path.join(tree, 'program'), os.path.join(tree, 'log')
-        shutil.rmtree(tree, ignore_errors=True)
-        self.plant(mutant, tree)
-        try:
-            for test in self.options.test.split(','):
-                objects = self.compile(mutant, tree, test, log)
-                if objects is None:
-                    return 'not compiled'
-                # what the changed objects define is taken from them, the rest from the library
-                inputs = objects + [os.path.join(self.objects, 'libslay_cuda.a'), os.path.join(self.options.build, 'libslay.a')]
-                if self.call(self.cudacc + inputs + ['-o', program], 120, log):
-                    with open(log) as file:
-                        sys.exit(f'mutants: cannot link: {file.read()[-500:]}')
-                code = self.call([program], self.options.timeout, log)
-                if code:
-                    return f'killed by {test} ({code if code == "timeout" else self.reason(log)})'
-            return 'survived'
-        finally:
-            shutil.rmtree(tree, ignore_errors=True)
-
-    @staticmethod
-    def reason(log):
-        with open(log, errors='replace') as file:
-            text = file.read()
-        report = re.search(r'cuda_on_cpu: ([^:]+):', text)
-        return report.group(1) if report else 'wrong result'
+    def count(self, entry):
+        with self.lock:
+            self.done += 1
+            self.alive += entry['result'] != 'killed'
+            now = time.monotonic()
+            if now - self.told < 20 and self.done < self.total:
+                return
+            self.told = now
+            left = (now - self.start) / self.done * (self.total - self.done) / 60
+            print(f'{self.done} of {self.total} mutants, {self.alive} alive, about {left:.0f} min left', flush=True)
 
 
 # ---- reporting
 
 def read_equivalents():
-    """identity -> reason, from lines `path | kind | line | original | reason`."""
+    """identity -> reason, from lines `path | function | change | line | what was changed | reason`."""
     if not os.path.exists(EQUIVALENT):
         return {}
     with open(EQUIVALENT) as file:
@@ -287,33 +274,51 @@ def read_equivalents():
     return {identity: reason for identity, _, reason in (line.rpartition(' | ') for line in lines)}
 
 
-def write_table(path, judged):
+def in_table(text):
+    return text.replace('|', '\\|')
+
+
+def write_table(path, judged, equivalents, command):
+    """Kills by file and by what noticed them, and the survivors with their reasons."""
+    kinds = sorted({mutant.kind for mutant, _ in judged})
     with open(path, 'w') as file:
-        file.write('| place | change | line | result |\n|---|---|---|---|\n')
-        for mutant, result in judged:
-            change = f'{mutant.kind}: `{mutant.original}`'.replace('|', '\\|')
-            file.write(f'| {mutant.path}:{mutant.line} | {change} | `{mutant.line_text.replace("|", chr(92) + "|")}` | {result} |\n')
+        file.write(f'`{command}`: killed of planted, by file and kind.\n\n')
+        file.write('| file | ' + ' | '.join(kinds) + ' | all | killed |\n|---' + '|---:' * (len(kinds) + 2) + '|\n')
+        for name in sorted({mutant.path for mutant, _ in judged}) + ['all']:
+            chosen = [(mutant, entry) for mutant, entry in judged if name in ('all', mutant.path)]
+            cells = [count_text([pair for pair in chosen if pair[0].kind == kind]) for kind in kinds] + [count_text(chosen)]
+            file.write(f'| {name} | ' + ' | '.join(cells) + f' | {100 * share_killed(chosen):.1f}% |\n')
+        noticed = collections.Counter(entry['reason'] for _, entry in judged if entry['result'] == 'killed')
+        file.write('\nHow they were noticed: ' + ', '.join(f'{reason} {count}' for reason, count in noticed.most_common()) + '.\n')
+        file.write('\n| survivor | change | line | why no test can notice it |\n|---|---|---|---|\n')
+        for mutant, entry in judged:
+            if entry['result'] != 'killed':
+                reason = equivalents.get(mutant.identity(), f'**{entry["result"]}**')
+                cells = [f'{mutant.path}, {mutant.function}', f'{mutant.kind}: `{in_table(mutant.original)}`', f'`{in_table(mutant.line_text)}`', in_table(reason)]
+                file.write('| ' + ' | '.join(cells) + ' |\n')
 
 
-def report(judged, build):
+def share_killed(judged):
+    return sum(entry['result'] == 'killed' for _, entry in judged) / len(judged) if judged else 1
+
+
+def count_text(judged):
+    killed = sum(entry['result'] == 'killed' for _, entry in judged)
+    return f'{killed} / {len(judged)}' if judged else ''
+
+
+def report(judged, options):
     equivalents = read_equivalents()
-    counts = {'killed': 0, 'survived': 0, 'not compiled': 0}
-    unexplained = []
-    for i, (mutant, result) in enumerate(judged):
-        counts[result.split(' by ')[0]] += 1
-        if result == 'survived':
-            reason = equivalents.get(mutant.identity())
-            judged[i] = (mutant, f'survived: {reason}' if reason else 'survived')
-            if not reason:
-                unexplained.append(mutant)
-    write_table(os.path.join(build, 'mutants.md'), judged)
-    for mutant in unexplained:
-        print('survived:', mutant)
-        print('    ', mutant.identity())
-    run = counts['killed'] + counts['survived']
-    share = counts['killed'] / run if run else 1
-    print(f'{run} mutants, {counts["killed"]} killed ({100 * share:.1f}%), {counts["survived"] - len(unexplained)} survivors explained, '
-          f'{len(unexplained)} not; {counts["not compiled"]} did not compile; table in {build}/mutants.md')
+    alive = [(mutant, entry) for mutant, entry in judged if entry['result'] != 'killed']
+    unexplained = [(mutant, entry) for mutant, entry in alive if mutant.identity() not in equivalents]
+    for mutant, entry in unexplained:
+        print(f'{entry["result"]}: {mutant}\n    {mutant.identity()}')
+    wrong = set(equivalents) - {mutant.identity() for mutant, _ in alive}
+    for identity in sorted(wrong & {mutant.identity() for mutant, _ in judged}):
+        print(f'killed, but listed in {os.path.relpath(EQUIVALENT)}: {identity}')
+    write_table(options.table or os.path.join(options.build, 'mutants', 'table.md'), judged, equivalents, options.command)
+    share = share_killed(judged)
+    print(f'{len(judged)} mutants, {len(judged) - len(alive)} killed ({100 * share:.1f}%), {len(alive) - len(unexplained)} survivors explained, {len(unexplained)} not')
     return share >= WANTED_SHARE and not unexplained
 
 
@@ -321,14 +326,14 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('files', nargs='+')
     parser.add_argument('--test', required=True, help='names of test programs, separated by commas')
-    parser.add_argument('--mode', default='check')
-    parser.add_argument('--bf16', action='store_true')
-    parser.add_argument('--timeout', type=float, default=300, help='seconds for one test')
+    parser.add_argument('--builds', default='fast,check,check-bf16,asan', help='modes, with -bf16 or without')
+    parser.add_argument('--seconds', type=float, default=5, help='CPU time of the tests that a mutant gets in each build')
     parser.add_argument('--jobs', type=int, default=2)
-    parser.add_argument('--seconds', type=float, default=1e9, help='stop starting new mutants after this long')
-    parser.add_argument('--sample', type=int, help='only so many mutants, drawn at random')
-    parser.add_argument('--seed', type=int, default=1)
+    parser.add_argument('--only', default='', help='only mutants whose name contains this')
+    parser.add_argument('--trust', action='store_true', help='what was killed before a change of the tests stays killed')
     parser.add_argument('--list', action='store_true', help='only list the mutants')
+    parser.add_argument('--table', help='where to write the table, BUILD/mutants/table.md')
+    parser.add_argument('--command', default='make test-mutants', help='what the table says it is the result of')
     parser.add_argument('--build', default=os.environ.get('BUILD', 'build'))
     return parser.parse_args()
 
@@ -336,29 +341,27 @@ def parse_arguments():
 def main():
     os.chdir(ROOT)
     options = parse_arguments()
-    mutants = [mutant for path in options.files for mutant in mutants_of(os.path.relpath(path))]
-    if options.sample and options.sample < len(mutants):
-        mutants = random.Random(options.seed).sample(mutants, options.sample)
+    mutants = find_mutants(sorted(os.path.relpath(path) for path in options.files))
+    chosen = [mutant for mutant in mutants if options.only in mutant.identity()]
     if options.list:
-        print('\n'.join(map(str, mutants)))
+        print('\n'.join(map(str, chosen)))
         return 0
-    runner = Runner(options)
-    end = time.monotonic() + options.seconds
+    work = os.path.join(options.build, 'mutants')
+    plant_tree(os.path.join(work, 'tree'), mutants, options.build)
+    wanted = [(build, test) for build in options.builds.split(',') for test in options.test.split(',')]
+    programs = make_programs(os.path.join(work, 'tree'), wanted, options.jobs)
+    survey = Survey(work, programs, options)
+    chosen = [mutant for mutant in chosen if mutant.number not in survey.floats]
+    judge = Judge(work, programs, survey, options)
+    progress = Progress(len(chosen))
 
-    def judge(mutant):
-        result = runner.known.get(runner.key(mutant))
-        if result is None and time.monotonic() < end:
-            result = runner.result_of(mutant)
-            runner.remember(mutant, result)
-        return mutant, result
+    def judged(mutant):
+        entry = judge.judge(mutant)
+        progress.count(entry)
+        return mutant, entry
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        judged = list(pool.map(judge, mutants))
-    left = sum(result is None for _, result in judged)
-    passed = report([pair for pair in judged if pair[1] is not None], options.build)
-    if left:
-        print(f'{left} mutants were not run for lack of time; run again to go on')
-    return 0 if passed and not left else 1
+        return 0 if report(list(pool.map(judged, chosen)), options) else 1
 
 
 if __name__ == '__main__':

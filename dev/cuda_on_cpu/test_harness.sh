@@ -23,7 +23,7 @@ finish() {
 
 # ---- what needs no headers
 if command -v python3 >/dev/null; then
-    for test in test_rewrite_cuda.py test_mutants.py; do
+    for test in test_rewrite_cuda.py test_find_mutants.py; do
         if python3 "$here/$test" >"$work/log" 2>&1; then ok; else fail "$test" "$work/log"; fi
     done
 fi
@@ -179,6 +179,9 @@ environment=CUDA_ON_CPU_LAZY=1 caught fast stale_pinned
 environment=CUDA_ON_CPU_LAZY=1 caught fast no_event
 unnoticed fast stale_pinned
 case $modes in *valgrind*) caught valgrind read_uninitialised "uninitialised" "test_faults.cu" ;; esac
+
+# ---- mutants
+if python3 "$here/test_mutants.py" "$work/cuda_common_check.o" >"$work/log" 2>&1; then ok; else fail "test_mutants.py" "$work/log"; fi
 
 # ---- a schedule is repeated by its seed, and said
 environment="CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=7"

@@ -1,61 +1,89 @@
 #!/usr/bin/env python3
-"""Tests of mutants.py: which changes it makes to a kernel, and which it leaves."""
+"""Tests of mutants.py, and of what it needs of the runtime: breaks the kernel in test_mutants.cu in every way it knows, and
+looks which mutants are killed, by what, and which survives.
+
+    test_mutants.py OBJECT...    objects to link with, in check mode, besides the kernel's"""
+import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
 
 import mutants
 
-SOURCE = '''
-static int host(int a, int b) { return a < b ? values[a] : 0; } // host code is left alone
-template <int N> __global__ void kernel(float *out, const float *in, int n) {
-    __shared__ float tile[N];
-    int i = threadIdx.x; // not i < n
-    if (i < n) tile[i] = in[i + 1];
-    __syncthreads();
-    for (int k = 0; k <= n; k++) out[k] = static_cast<float>(tile[0]);
-    printf("%d < %d [0]", i, n);
-}
-__device__ int later(int a);
-__device__ static float pick(const float *p, int a) { return a >= 3 ? p[a] : 0; }
-'''
+SOURCE = 'dev/cuda_on_cpu/test_mutants.cu'
+OPTIONS = argparse.Namespace(seconds=10, jobs=2, trust=False)
+OBJECTS = [os.path.abspath(path) for path in sys.argv[1:]]
+
+
+def build(directory, found):
+    """The program with all mutants in it."""
+    cudacc, program = os.path.join(mutants.HERE, 'cudacc'), os.path.join(directory, 'program')
+    with open(SOURCE) as file:
+        text = mutants.planted(file.read(), found).replace('"../../', f'"{mutants.ROOT}/')
+    with open(program + '.cu', 'w') as file:
+        file.write(text)
+    subprocess.run([cudacc, '--mode=check', '-w', '-DCUDA_ON_CPU_MUTANTS', '-c', program + '.cu', '-o', program + '.o'], check=True)
+    subprocess.run([cudacc, '--mode=check', program + '.o'] + OBJECTS + ['-o', program], check=True)
+    return program
 
 
 class Mutants(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        with tempfile.TemporaryDirectory() as directory:
-            path = os.path.join(directory, 'a.cu')
-            with open(path, 'w') as file:
-                file.write(SOURCE)
-            cls.found = mutants.mutants_of(path)
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.found = mutants.find_mutants([SOURCE])
+        cls.programs = {('check', 'test_mutants'): build(cls.directory.name, cls.found)}
+        cls.survey = mutants.Survey(cls.directory.name, cls.programs, OPTIONS)
+        cls.judge = mutants.Judge(cls.directory.name, cls.programs, cls.survey, OPTIONS)
+        cls.entries = [(mutant, cls.judge.judge(mutant)) for mutant in cls.found if mutant.number not in cls.survey.floats]
 
-    def changed_lines(self, kind):
-        before = SOURCE.split('\n')
-        return sorted(mutant.text.split('\n')[mutant.line - 1].strip() for mutant in self.found
-                      if mutant.kind == kind and mutant.text.split('\n')[mutant.line - 1] != before[mutant.line - 1])
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
 
-    def test_barriers(self):
-        self.assertEqual(self.changed_lines('barrier removed'), [';'])
+    def reasons(self, kind):
+        return {entry['reason'] for mutant, entry in self.entries if mutant.kind == kind}
 
-    def test_conditions(self):
-        self.assertEqual(self.changed_lines('condition always true'), ['if (true) tile[i] = in[i + 1];'])
+    def test_survey(self):
+        test, other = [mutants.Run('check', 'test_mutants', name) for name in ('sums_are_reversed', 'nothing_is_launched')]
+        self.assertEqual(self.survey.reached[test], {mutant.number for mutant, _ in self.entries})
+        self.assertEqual(self.survey.reached[other], set())
+        floats = [mutant.original for mutant in self.found if mutant.number in self.survey.floats]
+        self.assertEqual(floats, ['two.x > 0', 'two.y > 0'])
 
-    def test_comparisons(self):
-        self.assertEqual(self.changed_lines('comparison moved'), [
-            '__device__ static float pick(const float *p, int a) { return a > 3 ? p[a] : 0; }',
-            'for (int k = 0; k < n; k++) out[k] = static_cast<float>(tile[0]);',
-            'if (i <= n) tile[i] = in[i + 1];'])
+    def test_survivor(self):
+        alive = [str(mutant) for mutant, entry in self.entries if entry['result'] != 'killed']
+        with open(SOURCE) as file:
+            line = 1 + [number for number, text in enumerate(file) if '// equivalent' in text][0]
+        self.assertEqual(alive, [f'{SOURCE}:{line}: reversed_sums: barrier removed: __syncthreads()'])
 
-    def test_indices(self):
-        self.assertEqual(self.changed_lines('index moved'), [
-            '__device__ static float pick(const float *p, int a) { return a >= 3 ? p[(a) + 1] : 0; }',
-            'for (int k = 0; k <= n; k++) out[(k) + 1] = static_cast<float>(tile[0]);',
-            'for (int k = 0; k <= n; k++) out[k] = static_cast<float>(tile[(0) + 1]);',
-            'if (i < n) tile[(i) + 1] = in[i + 1];',
-            'if (i < n) tile[i] = in[(i + 1) + 1];'])
+    def test_every_kind_is_killed(self):
+        kinds = {mutant.kind for mutant, entry in self.entries if entry['result'] == 'killed'}
+        self.assertEqual(kinds, {'barrier removed', 'condition always true', 'comparison moved', 'index moved', 'address moved'})
+
+    def test_how(self):
+        self.assertIn('uninitialised memory', self.reasons('barrier removed'))
+        self.assertIn('misaligned access', self.reasons('address moved'))
+        self.assertIn('out of bounds', self.reasons('index moved'))
+        self.assertIn('wrong result', self.reasons('condition always true'))
+
+    def test_results_are_kept(self):
+        again = mutants.Judge(self.directory.name, {}, self.survey, OPTIONS)
+        self.assertEqual([again.judge(mutant) for mutant, _ in self.entries], [entry for _, entry in self.entries])
+
+    def test_table(self):
+        path = os.path.join(self.directory.name, 'table.md')
+        alive = [mutant for mutant, entry in self.entries if entry['result'] != 'killed']
+        mutants.write_table(path, self.entries, {alive[0].identity(): 'nothing follows'}, 'a command')
+        with open(path) as file:
+            text = file.read()
+        self.assertIn('| all | ', text)
+        self.assertIn('| nothing follows |', text)
+        self.assertIn(f'{len(self.entries) - 1} / {len(self.entries)}', text)
 
 
 if __name__ == '__main__':
-    sys.exit(not unittest.main(exit=False).result.wasSuccessful())
+    os.chdir(mutants.ROOT)
+    sys.exit(not unittest.main(argv=sys.argv[:1], exit=False).result.wasSuccessful())

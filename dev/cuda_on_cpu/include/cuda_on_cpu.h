@@ -21,5 +21,8 @@
 #include "device_atomics.h"
 #include "device_math.h"
 #include "kernel_launch.h"
+#ifdef CUDA_ON_CPU_MUTANTS
+#include "mutants.h"
+#endif
 
 #endif
