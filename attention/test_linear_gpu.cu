@@ -460,6 +460,24 @@ static void test_no_nan_from_finite_input(void) {
         }
 }
 
+// Numbers so large that features are cut off: at the same place as the C twin's.
+static void test_features_are_cut_off_like_the_twins(void) {
+    static const char *const names[] = {"elu", "cosformer", "favor relu"};
+    static const double factors[3] = {1e7, 1e7, 1};
+    Shape shape = {1, 37, 1, 16, 16, 0};
+    for (int v = 0; v < VARIANTS; v++)
+        for (const char *name : names) {
+            if (strcmp(variants[v].label, name)) continue;
+            Case c = make_case(&variants[v], shape);
+            distort(&c, factors, 0);
+            run_cpu(&c, 1);
+            run_gpu(&c, 1);
+            check_output(&c, c.out, forward_bound, "out");
+            check_gradients(&c);
+            free_case(&c);
+        }
+}
+
 static void test_nan_in_the_input_is_not_hidden(void) {
     Shape shape = {1, 20, 1, 16, 8, 0};
     for (int v = 0; v < VARIANTS; v++) {
@@ -546,6 +564,7 @@ int main(void) {
     RUN(test_causality);
     RUN(test_every_run_gives_the_same_bits);
     RUN(test_no_nan_from_finite_input);
+    RUN(test_features_are_cut_off_like_the_twins);
     RUN(test_nan_in_the_input_is_not_hidden);
     RUN(test_floored_rows_are_counted);
     RUN(test_long_sequences_need_little_memory);

@@ -253,12 +253,13 @@ static Numbers run_steps(const Case &c, const std::vector<int> &pieces, int end)
 }
 
 static void steps_equal_forward(void) {
-    static const std::vector<int> all_pieces[] = {{}, {1}, {63}, {64}, {65}, {50, 37, 43}};
+    static const std::vector<int> all_pieces[] = {{}, {1}, {63}, {64}, {65}, {50, 37, 43}, {70, 70}};
     for (const Variant &variant : variants) {
         Case whole(variant, 1, 140, 3, 20);
         whole.run_gpu(false);
         for (const std::vector<int> &pieces : all_pieces) {
-            int end = pieces.empty() || pieces[0] == 63 ? 140 : pieces.size() > 1 ? 135 : 75;
+            bool to_the_end = pieces.empty() || pieces[0] == 63 || pieces[0] == 70;
+            int end = to_the_end ? 140 : pieces.size() > 1 ? 135 : 75;
             Numbers rows = run_steps(whole, pieces, end);
             whole.out.resize(whole.numbers);
             Numbers expected(whole.out.begin(), whole.out.begin() + rows.size());
@@ -278,6 +279,28 @@ static void decoding_far_into_a_sequence(void) {
     CHECK_CLOSE(difference(Numbers(rows.end() - 64, rows.end()), Numbers(expected.end() - 64, expected.end())), 0,
                 FORWARD_BOUND);
     CHECK_CLOSE(difference(rows, expected), 0, FORWARD_BOUND);
+}
+
+// Scores so far apart that exp overflows unless every level is the largest score of all splits of the keys, wherever that
+// is: in the first split, in one between, in the last.
+static void decoding_with_scores_far_apart(void) {
+    enum { T = 300, HS = 20 };
+    static const int places[] = {5, 150, T - 3};
+    for (int v = 0; v < 3; v += 2) { // with softmax as normaliser
+        for (int place : places) {
+            Case c(variants[v], 1, T, 2, HS);
+            size_t row = 3 * (size_t)c.config.C;
+            float length = v == 0 ? 50 : 1; // Yat's score is largest where key and query are the same
+            for (int t = T - 2; t < T; t++) {
+                for (int d = 0; d < c.config.C; d++) c.qkv[t * row + d] = c.qkv[(T - 2) * row + d];
+            }
+            for (int d = 0; d < c.config.C; d++) c.qkv[place * row + c.config.C + d] = length * c.qkv[(T - 2) * row + d];
+            round_inputs(c.qkv);
+            Numbers rows = run_steps(c, {T - 2}, T);
+            c.run_cpu();
+            CHECK_CLOSE(difference(rows, c.out), 0, FORWARD_BOUND);
+        }
+    }
 }
 
 // Changing token t, even to numbers of another magnitude, changes no bit before it; nor does a longer sequence.
@@ -439,6 +462,7 @@ int main(void) {
     RUN(fixture_data);
     RUN(steps_equal_forward);
     RUN(decoding_far_into_a_sequence);
+    RUN(decoding_with_scores_far_apart);
     RUN(causality_is_exact);
     RUN(same_bits_from_run_to_run);
     RUN(extremes);

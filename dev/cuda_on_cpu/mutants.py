@@ -168,15 +168,19 @@ class Survey:
         self.known = {entry['key']: entry for entry in read_lines(self.path)}
         wanted = [Run(*program, test) for program in programs for test in tests_in(program[1])]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            entries = list(pool.map(lambda run: self.known.get(self.key(run)) or self.look(run, programs[run.build, run.program]), wanted))
+            entries = list(pool.map(lambda run: self.known_entry(run) or self.look(run, programs[run.build, run.program]), wanted))
         self.seconds, self.reached, self.floats = {}, {}, set()
         for run, entry in zip(wanted, entries):
             self.floats.update(entry['floats'])
-            if entry['seconds'] <= self.longest:
+            if entry['ended'] and entry['seconds'] <= self.longest:
                 self.seconds[run], self.reached[run] = entry['seconds'], set(entry['reached'])
 
     def key(self, run):
-        return f'{self.hashes[run.build, run.program]} {run.test} {self.longest}'
+        return f'{self.hashes[run.build, run.program]} {run.test}'
+
+    def known_entry(self, run):
+        entry = self.known.get(self.key(run))
+        return entry if entry and (entry['ended'] or entry['seconds'] >= self.longest) else None
 
     def look(self, run, path):
         with tempfile.NamedTemporaryFile('r') as noted:
@@ -185,8 +189,8 @@ class Survey:
                 sys.exit(f'mutants: {path}: {run.test} fails without a mutant:\n{outcome.output[-1000:]}')
             print(f'{run.build} {run.program} {run.test}: {outcome.seconds:.1f} s', flush=True)
             lines = [tuple(map(int, line.split())) for line in noted]
-        entry = {'key': self.key(run), 'seconds': outcome.seconds, 'reached': [number for number, how in lines if how == 1],
-                 'floats': [number for number, how in lines if how == 2]}
+        entry = {'key': self.key(run), 'seconds': outcome.seconds, 'ended': outcome.status == 0,
+                 'reached': [number for number, how in lines if how == 1], 'floats': [number for number, how in lines if how == 2]}
         with self.lock:
             add_line(self.path, entry)
         return entry
