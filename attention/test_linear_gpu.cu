@@ -44,7 +44,7 @@ static const Variant variants[] = {
     {"slay, orthogonal", "slay", 0, 2, 20, 5, 0, 0, 0, OMEGA_ORTHOGONAL},
     {"slay, wide", "slay", 0, 1, 8, 40},
     {"slay exact", "slay", 0, 0, 8, 0, 0, POLY_EXACT},
-    {"slay none", "slay", 0, 0, 8, 0, 0, POLY_NONE},
+    {"slay none", "slay", 0, 1, 7, 0, 0, POLY_NONE}, // a number of projections that fills no block
     {"slay hadamard", "slay", 0, 0, 8, 0, 0, 0, FUSION_HADAMARD, 0, 0, DENOMINATOR_CLAMP},
     {"slay nystrom", "slay", 1, 2, 8, 16, 0, POLY_NYSTROM},
     {"slay tensorsketch", "slay", 1, 2, 8, 36, 0, POLY_TENSORSKETCH},
@@ -313,10 +313,27 @@ static void test_odd_head_size(void) {
     compare_all(shape);
 }
 
+// One sequence: what a row too many would read is behind the end of the tensors.
+static void test_one_sequence_of_odd_chunks(void) {
+    Shape shape = {1, 29, 3, 5, 13, 0};
+    compare_all(shape);
+}
+
+// More rows than running_max_kernel has threads, of which each has several rows then.
+static void test_long_running_maximum(void) {
+    Shape shape = {1, 300, 1, 8, 32, 0};
+    for (int v = 0; v < VARIANTS; v++)
+        if (variants[v].features == FEATURES_EXP) compare_with_twin(&variants[v], shape);
+}
+
 // So little scratch that heads, sequences and chunks all come in several groups.
 static void test_many_segments(void) {
-    Shape segments = {2, 65, 3, 12, 8, 40000}, heads = {3, 40, 3, 12, 16, 80000};
+    Shape segments = {2, 65, 3, 12, 8, 40000};
     compare_all(segments);
+}
+
+static void test_groups_of_heads(void) {
+    Shape heads = {3, 40, 3, 12, 16, 80000};
     compare_all(heads);
 }
 
@@ -349,7 +366,7 @@ static void check_decoding(const Variant *variant, Shape shape, Prefill prefill)
 }
 
 static void test_decoding_equals_forward(void) {
-    static const Prefill prefills[] = {{0, 0}, {1, 0}, {63, 0}, {64, 0}, {65, 0}, {20, 33}};
+    static const Prefill prefills[] = {{0, 0}, {1, 0}, {63, 0}, {64, 0}, {65, 0}, {20, 33}, {68, 0}};
     Shape shape = {1, 68, 3, 20, 16, 0};
     for (int v = 0; v < VARIANTS; v++)
         for (size_t p = 0; p < sizeof prefills / sizeof prefills[0]; p++)
@@ -478,6 +495,45 @@ static void test_features_are_cut_off_like_the_twins(void) {
         }
 }
 
+// The constants whose name begins like this, on both sides: constant k becomes change(k, constant k).
+static void change_constants(Case *c, const char *name, float (*change)(size_t, float)) {
+    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    size_t total;
+    int n = attention_constants(c->cpu, &c->config, list, &total);
+    for (int i = 0; i < n; i++)
+        for (size_t k = 0; !strncmp(list[i].name, name, strlen(name)) && k < list[i].count; k++)
+            c->constants[list[i].offset + k] = change(k, c->constants[list[i].offset + k]);
+    to_device(c->gpu_constants, c->constants, c->constant_count);
+}
+
+static float column_outside(size_t k, float column) {
+    static const float outside[] = {-3, 1e6f, NAN, 36};
+    return k % 2 == 0 && k < 8 ? outside[k / 2] : column;
+}
+
+static float steeper(size_t, float omega) {
+    return 20 * omega;
+}
+
+// Constants from a damaged file: columns of a sketch that it does not have are taken for column 0, as by the C twin.
+// Steep projections: exponents are clipped like the twin's, and have no gradient there.
+static void test_unusual_constants(void) {
+    Shape shape = {1, 37, 1, 16, 16, 0};
+    for (int v = 0; v < VARIANTS; v++) {
+        int sketch = variants[v].poly == POLY_TENSORSKETCH, plain = !strcmp(variants[v].label, "slay");
+        if (!sketch && !plain) continue;
+        Case c = make_case(&variants[v], shape);
+        change_constants(&c, sketch ? "ts_hash" : "omega", sketch ? column_outside : steeper);
+        run_cpu(&c, 0);
+        leave_noise_out(&c, c.dout, NULL);
+        run_cpu(&c, 1);
+        run_gpu(&c, 1);
+        check_output(&c, c.out, forward_bound, "out");
+        check_gradients(&c);
+        free_case(&c);
+    }
+}
+
 static void test_nan_in_the_input_is_not_hidden(void) {
     Shape shape = {1, 20, 1, 16, 8, 0};
     for (int v = 0; v < VARIANTS; v++) {
@@ -557,7 +613,10 @@ int main(void) {
     RUN(test_one_row_more_than_a_chunk);
     RUN(test_many_chunks);
     RUN(test_odd_head_size);
+    RUN(test_one_sequence_of_odd_chunks);
+    RUN(test_long_running_maximum);
     RUN(test_many_segments);
+    RUN(test_groups_of_heads);
     RUN(test_decoding_equals_forward);
     RUN(test_prefill_in_segments);
     RUN(test_decoding_of_wide_heads);
@@ -565,6 +624,7 @@ int main(void) {
     RUN(test_every_run_gives_the_same_bits);
     RUN(test_no_nan_from_finite_input);
     RUN(test_features_are_cut_off_like_the_twins);
+    RUN(test_unusual_constants);
     RUN(test_nan_in_the_input_is_not_hidden);
     RUN(test_floored_rows_are_counted);
     RUN(test_long_sequences_need_little_memory);

@@ -235,11 +235,12 @@ class Judge:
             return self.known[key]
         if self.options.trust and before and before['result'] == 'killed':
             return before
-        entry = {'key': key, 'mutant': mutant.identity(), 'result': 'not reached', 'run': None, 'reason': ''}
+        entry = {'key': key, 'mutant': mutant.identity(), 'result': 'not reached', 'run': None, 'reason': '', 'seconds': 0}
         for run in self.runs_for(mutant):
             entry['result'] = 'survived'
             limit = 10 + 5 * self.survey.seconds[run]
             outcome = run_test(self.programs[run.build, run.program], run.test, {'CUDA_ON_CPU_MUTANT': str(mutant.number)}, limit)
+            entry['seconds'] += outcome.seconds
             if outcome.status:
                 entry.update(result='killed', run=list(run), reason=reason_of(outcome))
                 break
@@ -282,11 +283,15 @@ def in_table(text):
     return text.replace('|', '\\|')
 
 
-def write_table(path, judged, equivalents, command):
+def write_table(path, judged, equivalents, options):
     """Kills by file and by what noticed them, and the survivors with their reasons."""
     kinds = sorted({mutant.kind for mutant, _ in judged})
+    minutes = sum(entry['seconds'] for _, entry in judged) / 60
     with open(path, 'w') as file:
-        file.write(f'`{command}`: killed of planted, by file and kind.\n\n')
+        file.write('# Do the tests notice a broken kernel?\n\n'
+                   f'What `make test-mutants` found ([README.md](README.md) says what it does), with the tests {", ".join(options.test.split(","))} '
+                   f'in the builds {", ".join(options.builds.split(","))}; {minutes:.0f} minutes of CPU time for the mutants. '
+                   'The cells say how many were killed of how many.\n\n')
         file.write('| file | ' + ' | '.join(kinds) + ' | all | killed |\n|---' + '|---:' * (len(kinds) + 2) + '|\n')
         for name in sorted({mutant.path for mutant, _ in judged}) + ['all']:
             chosen = [(mutant, entry) for mutant, entry in judged if name in ('all', mutant.path)]
@@ -320,7 +325,7 @@ def report(judged, options):
     wrong = set(equivalents) - {mutant.identity() for mutant, _ in alive}
     for identity in sorted(wrong & {mutant.identity() for mutant, _ in judged}):
         print(f'killed, but listed in {os.path.relpath(EQUIVALENT)}: {identity}')
-    write_table(options.table or os.path.join(options.build, 'mutants', 'table.md'), judged, equivalents, options.command)
+    write_table(options.table or os.path.join(options.build, 'mutants', 'table.md'), judged, equivalents, options)
     share = share_killed(judged)
     print(f'{len(judged)} mutants, {len(judged) - len(alive)} killed ({100 * share:.1f}%), {len(alive) - len(unexplained)} survivors explained, {len(unexplained)} not')
     return share >= WANTED_SHARE and not unexplained
@@ -337,7 +342,6 @@ def parse_arguments():
     parser.add_argument('--trust', action='store_true', help='what was killed before a change of the tests stays killed')
     parser.add_argument('--list', action='store_true', help='only list the mutants')
     parser.add_argument('--table', help='where to write the table, BUILD/mutants/table.md')
-    parser.add_argument('--command', default='make test-mutants', help='what the table says it is the result of')
     parser.add_argument('--build', default=os.environ.get('BUILD', 'build'))
     return parser.parse_args()
 

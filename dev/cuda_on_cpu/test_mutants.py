@@ -13,7 +13,7 @@ import unittest
 import mutants
 
 SOURCE = 'dev/cuda_on_cpu/test_mutants.cu'
-OPTIONS = argparse.Namespace(seconds=10, jobs=2, trust=False)
+OPTIONS = argparse.Namespace(seconds=10, jobs=2, trust=False, test='test_mutants', builds='check')
 OBJECTS = [os.path.abspath(path) for path in sys.argv[1:]]
 
 
@@ -76,7 +76,7 @@ class Mutants(unittest.TestCase):
     def test_table(self):
         path = os.path.join(self.directory.name, 'table.md')
         alive = [mutant for mutant, entry in self.entries if entry['result'] != 'killed']
-        mutants.write_table(path, self.entries, {alive[0].identity(): 'nothing follows'}, 'a command')
+        mutants.write_table(path, self.entries, {alive[0].identity(): 'nothing follows'}, OPTIONS)
         with open(path) as file:
             text = file.read()
         self.assertIn('| all | ', text)
