@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(ROWS) differentiate_from_shared(Differentiate 
     float gradient[LARGEST_HEAD] = {}, value_gradient[LARGEST_HEAD] = {};
     for (; first < end; first += COLUMNS) {
         __syncthreads();
-        if (threadIdx.x < COLUMNS && first + threadIdx.x < end) {
+        if (threadIdx.x < COLUMNS && first + (int)threadIdx.x < end) {
             const floatX *other = q + (size_t)(first + threadIdx.x) * 3 * a.C + (OWNS_KEYS ? 0 : a.C);
             factors[threadIdx.x] = row_factor<Score>(other, a.HS, OWNS_KEYS ? a.scale : 1.0f);
         }

@@ -69,7 +69,7 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(QUERIES) att
     for (int d = 0; d < WIDTH; d++) q[d] = d < a.HS ? to_float(row[d]) * q_factor : 0.0f;
     for (int first = 0; first < last; first += KEYS) {
         __syncthreads();
-        if (threadIdx.x < KEYS && first + threadIdx.x < last) {
+        if (threadIdx.x < KEYS && first + (int)threadIdx.x < last) {
             const floatX *k = a.k + (start + first + threadIdx.x) * a.key_stride + column;
             key_factors[threadIdx.x] = row_factor<Score>(k, a.HS, 1.0f);
         }
