@@ -273,14 +273,23 @@ static void check_output(const Case *c, const float *expected, double bound, con
     free(out);
 }
 
+static void check_passes(Case *c) {
+    run_cpu(c, 1);
+    run_gpu(c, 1);
+    check_output(c, c->out, forward_bound, "out");
+    check_gradients(c);
+}
+
+// The same without the rows that are noise in both.
+static void check_passes_but_noise(Case *c) {
+    run_cpu(c, 0);
+    leave_noise_out(c, c->dout, NULL);
+    check_passes(c);
+}
+
 static void compare_with_twin(const Variant *variant, Shape shape) {
     Case c = make_case(variant, shape);
-    run_cpu(&c, 0);
-    leave_noise_out(&c, c.dout, NULL);
-    run_cpu(&c, 1);
-    run_gpu(&c, 1);
-    check_output(&c, c.out, forward_bound, "out");
-    check_gradients(&c);
+    check_passes_but_noise(&c);
     free_case(&c);
 }
 
@@ -487,10 +496,7 @@ static void test_features_are_cut_off_like_the_twins(void) {
             if (strcmp(variants[v].label, name)) continue;
             Case c = make_case(&variants[v], shape);
             distort(&c, factors, 0);
-            run_cpu(&c, 1);
-            run_gpu(&c, 1);
-            check_output(&c, c.out, forward_bound, "out");
-            check_gradients(&c);
+            check_passes(&c);
             free_case(&c);
         }
 }
@@ -524,12 +530,7 @@ static void test_unusual_constants(void) {
         if (!sketch && !plain) continue;
         Case c = make_case(&variants[v], shape);
         change_constants(&c, sketch ? "ts_hash" : "omega", sketch ? column_outside : steeper);
-        run_cpu(&c, 0);
-        leave_noise_out(&c, c.dout, NULL);
-        run_cpu(&c, 1);
-        run_gpu(&c, 1);
-        check_output(&c, c.out, forward_bound, "out");
-        check_gradients(&c);
+        check_passes_but_noise(&c);
         free_case(&c);
     }
 }
@@ -549,6 +550,12 @@ static void test_nan_in_the_input_is_not_hidden(void) {
 
 // ---- rows whose denominator was floored
 
+static unsigned long long floored_on_cpu(Case *c) {
+    uint64_t before = linear_floored_rows();
+    run_cpu(c, 0);
+    return linear_floored_rows() - before;
+}
+
 static unsigned long long floored_on_gpu(void) {
     unsigned long long rows;
     linear_gpu_floored_rows(&rows, 0);
@@ -563,9 +570,7 @@ static void test_floored_rows_are_counted(void) {
     for (int v = 0; v < VARIANTS; v++) {
         if (!strstr(variants[v].label, "floored")) continue;
         Case c = make_case(&variants[v], shape);
-        uint64_t before = linear_floored_rows();
-        run_cpu(&c, 0);
-        unsigned long long expected = linear_floored_rows() - before, start = floored_on_gpu();
+        unsigned long long expected = floored_on_cpu(&c), start = floored_on_gpu();
         run_gpu(&c, 1);
         check_variant(&c, floored_on_gpu() - start == expected, "floored rows of a pass");
         check_variant(&c, (expected > 0) == !strcmp(variants[v].name, "slay"), "none of an unsigned map");
@@ -573,9 +578,7 @@ static void test_floored_rows_are_counted(void) {
     }
     Shape one = {1, 30, 3, 12, 8, 0};
     Case c = make_case(&variants[VARIANTS - 1], one);
-    uint64_t before = linear_floored_rows();
-    run_cpu(&c, 0);
-    unsigned long long expected = linear_floored_rows() - before, start = floored_on_gpu();
+    unsigned long long expected = floored_on_cpu(&c), start = floored_on_gpu();
     to_device(c.gpu_qkv, c.qkv, 3 * c.numbers);
     decode(&c, {17, 5});
     check_variant(&c, expected > 0 && floored_on_gpu() - start == expected, "floored rows of decoding");
