@@ -112,7 +112,8 @@ def read_scaling(path):
     return rows
 
 
-BENCH_COLUMNS = ["attention", "T", "forward_ms", "both_ms", "forward_mb", "both_mb"]
+# as dev/bench/bench_attention_scaling prints them, in the spelling of docs/results/attention_scaling.json
+BENCH_COLUMNS = ["attention", "T", "forward_ms", "forward_backward_ms", "forward_mb", "forward_backward_mb"]
 
 
 def read_lines(text):
@@ -135,15 +136,13 @@ def check_scaling(row):
     """The row with what is known and sensible; None without a name, a length and a time."""
     if not isinstance(row, dict) or not isinstance(row.get("attention"), str):
         return None
-    keys = ("T", "forward_ms", "backward_ms", "both_ms", "forward_mb", "both_mb", "peak_mb")
+    keys = {*BENCH_COLUMNS[1:], "backward_ms", "peak_mb"}
     found = {key: finite_number(row.get(key)) for key in keys}
-    for key in ("both_ms", "both_mb"):  # as docs/results/attention_scaling.json spells them
-        found[key] = finite_number(row.get(key.replace("both", "forward_backward"))) if found[key] is None else found[key]
     if any(value is not None and value < 0 for value in found.values()) or not found["T"] or not found["forward_ms"]:
         return None
-    if found["both_ms"] is not None:
-        found["backward_ms"] = max(0.0, found["both_ms"] - found["forward_ms"])
-    peak = next((found[key] for key in ("peak_mb", "both_mb") if found[key] is not None), None)
+    if found["forward_backward_ms"] is not None:
+        found["backward_ms"] = max(0.0, found["forward_backward_ms"] - found["forward_ms"])
+    peak = next((found[key] for key in ("peak_mb", "forward_backward_mb") if found[key] is not None), None)
     return {"attention": row["attention"], "T": found["T"], "forward_ms": found["forward_ms"],
             "backward_ms": found["backward_ms"], "peak_mb": peak, "forward_mb": found["forward_mb"]}
 
