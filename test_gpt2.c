@@ -57,6 +57,12 @@ static double largest(const real *x, size_t count) {
     return most;
 }
 
+static double root_mean_square(const real *x, size_t count) {
+    double squares = 0;
+    for (size_t i = 0; i < count; i++) squares += (double)x[i] * (double)x[i];
+    return sqrt(squares / (double)count);
+}
+
 // The largest difference as a share of the expected tensor's largest number; infinite when anything is not finite.
 static double worst_difference(const real *found, const real *expected, size_t count) {
     double worst = 0, scale = fmax(largest(expected, count), 1e-30);
@@ -654,7 +660,7 @@ static void training_with_threads(void) {
 
 typedef struct { // what the layers whose sums run over rows leave behind
     real *dwte, *dwpe, *dinp, *dweight, *dbias;
-    double squares;
+    double norm;
 } RowSums;
 
 static RowSums row_sums(int threads, const real *dout, const real *inp, const int *tokens, int N, int C) {
@@ -670,7 +676,9 @@ static RowSums row_sums(int threads, const real *dout, const real *inp, const in
     embedding_backward(sums.dwte, sums.dwpe, dout, tokens, N, N, C);
     layernorm_forward(out, mean, rstd, inp, inp, inp + C, N, C);
     layernorm_backward(sums.dinp, sums.dweight, sums.dbias, dout, inp, mean, rstd, inp, N, C, 0, work);
-    sums.squares = sum_squares(dout, count);
+    Parameter gradient = {.gradient = (real *)dout, .count = count};
+    const char *bad;
+    sums.norm = gpt2_gradient_norm(&(GPT2){.own = &gradient, .own_count = 1}, &bad);
     free(mean), free(rstd), free(out), free(work);
     omp_set_num_threads(omp_get_num_procs());
     return sums;
@@ -693,7 +701,7 @@ static void sums_over_rows_with_threads(void) {
         check_same_bits("dinp", many.dinp, one.dinp, N * C);
         check_same_bits("dweight", many.dweight, one.dweight, C);
         check_same_bits("dbias", many.dbias, one.dbias, C);
-        CHECK(many.squares == one.squares);
+        CHECK(many.norm == one.norm);
         row_sums_free(&many);
     }
     row_sums_free(&one), free(dout), free(inp), free(tokens);
@@ -762,7 +770,7 @@ static void initial_weights(void) {
     for (int i = 0; i < a.parameter_count; i++) {
         const Parameter *p = &a.parameters[i];
         check_same_bits(p->name, b.parameters[i].value, p->value, p->count);
-        double spread = sqrt(sum_squares(p->value, p->count) / (double)p->count);
+        double spread = root_mean_square(p->value, p->count);
         double expected = strstr(p->name, "c_proj.weight") ? 0.02 / sqrt(6) : 0.02;
         if (p->rank == 1) expected = strstr(p->name, ".weight") ? 1 : 0;
         CHECK_CLOSE(spread, expected, p->rank == 1 ? 0 : 4 * expected / sqrt(2.0 * (double)p->count));

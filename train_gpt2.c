@@ -98,9 +98,10 @@ static void layernorm_backward_row(real *dx, real *dweight, real *dbias, const r
     }
 }
 
-// dsum (columns) = beta * dsum + the sum over `count` rows of part, whose rows are `stride` apart
+// dsum (columns) = beta * dsum + the sum over `count` rows of part, whose rows are `stride` apart; by the threads of the
+// parallel region at hand, without a barrier at the end.
 static void sum_rows(real *dsum, const real *part, size_t stride, int count, int columns, real beta) {
-#pragma omp parallel for schedule(static)
+#pragma omp for schedule(static) nowait
     for (int start = 0; start < columns; start += COLUMN_SLICE) {
         int width = start + COLUMN_SLICE < columns ? COLUMN_SLICE : columns - start;
         real sum[COLUMN_SLICE] = {0};
@@ -119,17 +120,20 @@ static void layernorm_backward(real *dinp, real *dweight, real *dbias, const rea
                                real *work) {
     profile_work(WORK_LAYERNORM);
     int blocks = (N + ROW_BLOCK - 1) / ROW_BLOCK;
-#pragma omp parallel for schedule(static)
-    for (int block = 0; block < blocks; block++) {
-        real *block_dweight = work + (size_t)block * 2 * C, *block_dbias = block_dweight + C;
-        memset(block_dweight, 0, 2 * (size_t)C * sizeof(real));
-        int end = (block + 1) * ROW_BLOCK < N ? (block + 1) * ROW_BLOCK : N;
-        for (int n = block * ROW_BLOCK; n < end; n++)
-            layernorm_backward_row(dinp + (size_t)n * C, block_dweight, block_dbias, dout + (size_t)n * C,
-                                   inp + (size_t)n * C, mean[n], rstd[n], weight, C);
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (int block = 0; block < blocks; block++) {
+            real *block_dweight = work + (size_t)block * 2 * C, *block_dbias = block_dweight + C;
+            memset(block_dweight, 0, 2 * (size_t)C * sizeof(real));
+            int end = (block + 1) * ROW_BLOCK < N ? (block + 1) * ROW_BLOCK : N;
+            for (int n = block * ROW_BLOCK; n < end; n++)
+                layernorm_backward_row(dinp + (size_t)n * C, block_dweight, block_dbias, dout + (size_t)n * C,
+                                       inp + (size_t)n * C, mean[n], rstd[n], weight, C);
+        }
+        sum_rows(dweight, work, 2 * (size_t)C, blocks, C, beta);
+        sum_rows(dbias, work + C, 2 * (size_t)C, blocks, C, beta);
     }
-    sum_rows(dweight, work, 2 * (size_t)C, blocks, C, beta);
-    sum_rows(dbias, work + C, 2 * (size_t)C, blocks, C, beta);
 }
 
 static size_t layernorm_work(size_t N, size_t C) {
@@ -158,6 +162,7 @@ static void linear_backward(real *dinp, real *dweight, real *dbias, const real *
     profile_work(WORK_PRODUCTS);
     matmul_nt(dinp, dout, weight, N, C, OC, 0);
     matmul_tn(dweight, inp, dout, C, OC, N, beta);
+#pragma omp parallel
     sum_rows(dbias, dout, (size_t)OC, N, OC, beta);
 }
 
@@ -639,32 +644,40 @@ static double gpt2_flops_per_token(const GPT2 *model) {
 
 enum { NORM_BLOCK = 1 << 16 };
 
-static double sum_squares(const real *x, size_t count) {
-    size_t blocks = (count + NORM_BLOCK - 1) / NORM_BLOCK;
-    double *partial = memory_allocate(blocks, sizeof(double), "the norm"), sum = 0;
-#pragma omp parallel for schedule(static)
-    for (size_t b = 0; b < blocks; b++) {
+static size_t norm_blocks(size_t count) {
+    return (count + NORM_BLOCK - 1) / NORM_BLOCK;
+}
+
+// The sum of squares of each block of x, shared among the threads of the parallel region at hand; no barrier at the end.
+static void block_squares(double *sums, const real *x, size_t count) {
+#pragma omp for schedule(static) nowait
+    for (size_t b = 0; b < norm_blocks(count); b++) {
         size_t end = (b + 1) * NORM_BLOCK < count ? (b + 1) * NORM_BLOCK : count;
         double squares = 0;
 #pragma omp simd reduction(+ : squares)
         for (size_t i = b * NORM_BLOCK; i < end; i++) squares += (double)x[i] * (double)x[i];
-        partial[b] = squares;
+        sums[b] = squares;
     }
-    for (size_t b = 0; b < blocks; b++) sum += partial[b];
-    free(partial);
-    return sum;
 }
 
-// The norm of the gradients that are this rank's: alone, all. When it is not finite, *bad is the name of the first tensor whose gradient is not.
+// The norm of the gradients that are this rank's: alone, all. When it is not finite, *bad is the name of the first tensor
+// whose gradient is not. One parallel region for all tensors: most of them are too short to be worth waking a thread for.
 static double gpt2_gradient_norm(const GPT2 *model, const char **bad) {
     profile_work(WORK_OPTIMIZER);
-    double total = 0;
+    size_t blocks = 0, at = 0;
+    for (int i = 0; i < model->own_count; i++) blocks += norm_blocks(model->own[i].count);
+    double *sums = memory_allocate(blocks, sizeof *sums, "the norm"), total = 0;
+#pragma omp parallel firstprivate(at)
+    for (int i = 0; i < model->own_count; at += norm_blocks(model->own[i++].count))
+        block_squares(sums + at, model->own[i].gradient, model->own[i].count);
     *bad = NULL;
     for (int i = 0; i < model->own_count; i++) {
-        double squares = sum_squares(model->own[i].gradient, model->own[i].count);
+        double squares = 0;
+        for (size_t b = 0; b < norm_blocks(model->own[i].count); b++) squares += sums[at++];
         if (!isfinite(squares) && !*bad) *bad = model->own[i].name;
         total += squares;
     }
+    free(sums);
     return sqrt(total);
 }
 
@@ -676,11 +689,12 @@ static void gpt2_update(GPT2 *model, const Settings *settings, double rate, doub
                g_scale = (real)gradient_scale;
     const real step_size = (real)(rate / (1 - pow(settings->beta1, (double)t)));
     const real v_scale = (real)(1 / (1 - pow(settings->beta2, (double)t)));
+#pragma omp parallel
     for (int i = 0; i < model->updated_count; i++) {
         Parameter *p = &model->updated[i];
         real *value = p->value, *m = p->m, *v = p->v;
         const real *gradient = p->gradient, keep = p->rank == 2 ? (real)(1 - rate * settings->weight_decay) : 1;
-#pragma omp parallel for simd schedule(static)
+#pragma omp for simd schedule(static) nowait
         for (size_t j = 0; j < p->count; j++) {
             real g = gradient[j] * g_scale;
             m[j] = beta1 * m[j] + (1 - beta1) * g;
@@ -691,7 +705,10 @@ static void gpt2_update(GPT2 *model, const Settings *settings, double rate, doub
 }
 
 static int all_finite(const real *x, size_t count) {
-    return isfinite(sum_squares(x, count));
+    int finite = 1;
+#pragma omp parallel for simd schedule(static) reduction(&& : finite)
+    for (size_t i = 0; i < count; i++) finite = finite && isfinite(x[i]);
+    return finite;
 }
 
 // Where the numbers went bad first: walks the last forward pass in its order, then the gradients.
