@@ -1,10 +1,9 @@
 #include "linear_tile.h"
+#include "../core/vectors.h"
 
 #include <stddef.h>
 
-// Vectors of the compiler's own: it turns them into AVX, SSE, NEON or plain code, whatever the target has.
-typedef real Vector __attribute__((vector_size(32), aligned(sizeof(real)), may_alias));
-enum { LANES = 32 / sizeof(real), BLOCK_ROWS = 6, BLOCK_VECTORS = 2 };
+enum { BLOCK_ROWS = 6, BLOCK_VECTORS = 2 };
 
 typedef struct { // a block of c and what it is made of
     real *c;
@@ -108,31 +107,11 @@ void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int
 
 // ---- transposing
 
-// The halves of two vectors laid into each other: a0 b0 a1 b1 ...
-#ifdef REAL_IS_DOUBLE
-#define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
-#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
-#else
-#define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
-#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
-#endif
-
-// A square of LANES x LANES numbers in registers. Laying the upper half of the rows into the lower rotates the bits of
-// (row, column) by one, so that after as many rounds as a column has bits the two have changed places.
-static inline void transpose_square(real *out, ptrdiff_t out_row, const real *in, ptrdiff_t in_row, int accumulate) {
-    Vector rows[LANES], next[LANES];
+static inline void copy_transposed(real *out, ptrdiff_t out_row, const real *in, ptrdiff_t in_row, int accumulate) {
+    Vector rows[LANES];
 #pragma GCC unroll 8
     for (int i = 0; i < LANES; i++) rows[i] = *(const Vector *)(in + i * in_row);
-#pragma GCC unroll 3
-    for (int round = 1; round < LANES; round *= 2) {
-#pragma GCC unroll 4
-        for (int i = 0; i < LANES / 2; i++) {
-            next[2 * i] = ZIP_LOW(rows[i], rows[i + LANES / 2]);
-            next[2 * i + 1] = ZIP_HIGH(rows[i], rows[i + LANES / 2]);
-        }
-#pragma GCC unroll 8
-        for (int i = 0; i < LANES; i++) rows[i] = next[i];
-    }
+    transpose_square(rows);
 #pragma GCC unroll 8
     for (int i = 0; i < LANES; i++) {
         Vector *place = (Vector *)(out + i * out_row);
@@ -148,7 +127,7 @@ void tile_transpose(real *out, int out_row, const real *in, int in_row, int rows
             real *to = out + (ptrdiff_t)j * out_row + i;
             const real *from = in + (ptrdiff_t)i * in_row + j;
             if (height == LANES && width == LANES) {
-                transpose_square(to, out_row, from, in_row, accumulate);
+                copy_transposed(to, out_row, from, in_row, accumulate);
                 continue;
             }
             for (int c = 0; c < width; c++)

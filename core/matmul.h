@@ -1,4 +1,4 @@
-// Matrix products, row-major, through BLAS. `beta` is 0 to overwrite `out` and 1 to add to it; the gradient products use
+// Matrix products, row-major: core/product.c's where it is the faster one, else BLAS's. `beta` is 0 to overwrite `out` and 1 to add to it; the gradient products use
 // it to accumulate in place. Every leading dimension is the row length unless a function takes one.
 #ifndef CORE_MATMUL_H
 #define CORE_MATMUL_H
@@ -16,9 +16,10 @@ void matmul_nt_strided(real *out, int stride, const real *a, const real *b, int 
 void matmul_strided_n(real *out, const real *a, int stride, const real *b, int m, int n, int k);
 void matmul_strided_tn(real *out, const real *a, int stride, const real *b, int m, int n, int k, real beta);
 
-// The machine's own rate on a large product, in GFLOP/s, with all threads: the yardstick for the trainer's.
+// The machine's own rate on a large product, by BLAS or by us, whichever is faster, in GFLOP/s, with all threads: the
+// yardstick for the trainer's.
 double matmul_measure_gflops(void);
-// "OpenBLAS (Zen kernels, openmp)"; warns when the library's threads are not OpenMP's.
+// "own products, OpenBLAS (Zen kernels, openmp)"; warns when the library's threads are not OpenMP's.
 const char *matmul_library(void);
 
 #endif

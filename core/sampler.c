@@ -465,7 +465,7 @@ int sampler_main(const SamplerBackend *backend, int argc, char **argv) {
     Options options = {0};
     Error error;
     int positionals = 0;
-    threads_wait_briefly(argv);
+    threads_wait_politely(argv);
     error_set_program(argv[0]);
     sampler.backend = backend;
     sampler.settings = (SampleSettings){.tokens = 256,

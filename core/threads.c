@@ -31,11 +31,6 @@ void threads_wait_politely(char **argv) {
     start_again(argv, has_room ? spin_first : sleep_at_once);
 }
 
-void threads_wait_briefly(char **argv) {
-    static const char *const settings[][2] = {{"GOMP_SPINCOUNT", "20000"}, {"KMP_BLOCKTIME", "1"}, {NULL, NULL}};
-    start_again(argv, settings);
-}
-
 int threads_use(int count) {
     if (count > 0) omp_set_num_threads(count);
     return omp_get_max_threads();
