@@ -169,24 +169,36 @@ static void linear_backward(real *dinp, real *dweight, real *dbias, const real *
 // GELU in its tanh form. 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), which needs one exponential; the two agree for all u.
 static const real GELU_SCALE = (real)0.7978845608028654, GELU_CUBIC = (real)0.044715; // sqrt(2/pi)
 
+// Threads get whole blocks: the exponential of a number that is left over behind the last vector has other last bits, and
+// which numbers these are must not depend on how many threads there are.
+enum { GELU_BLOCK = 1024 };
+
 static void gelu_forward(real *out, const real *inp, size_t count) {
     profile_work(WORK_GELU);
-#pragma omp parallel for simd schedule(static)
-    for (size_t i = 0; i < count; i++) {
-        real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
-        out[i] = x / (1 + real_exp(-2 * u));
+#pragma omp parallel for schedule(static)
+    for (size_t start = 0; start < count; start += GELU_BLOCK) {
+        size_t end = start + GELU_BLOCK < count ? start + GELU_BLOCK : count;
+#pragma omp simd
+        for (size_t i = start; i < end; i++) {
+            real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
+            out[i] = x / (1 + real_exp(-2 * u));
+        }
     }
 }
 
 // In place: dout becomes dinp. d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u.
 static void gelu_backward(real *dout, const real *inp, size_t count) {
     profile_work(WORK_GELU);
-#pragma omp parallel for simd schedule(static)
-    for (size_t i = 0; i < count; i++) {
-        real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
-        real du = GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
-        real gate = 1 / (1 + real_exp(-2 * u));
-        dout[i] *= gate + x * gate * (1 - gate) * 2 * du;
+#pragma omp parallel for schedule(static)
+    for (size_t start = 0; start < count; start += GELU_BLOCK) {
+        size_t end = start + GELU_BLOCK < count ? start + GELU_BLOCK : count;
+#pragma omp simd
+        for (size_t i = start; i < end; i++) {
+            real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
+            real du = GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
+            real gate = 1 / (1 + real_exp(-2 * u));
+            dout[i] *= gate + x * gate * (1 - gate) * 2 * du;
+        }
     }
 }
 

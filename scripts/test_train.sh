@@ -217,6 +217,21 @@ signals() {
 }
 signals
 
+# ---- any number of threads gives the same bits, where products are our own (BLAS promises no such thing); the model is wide
+# enough for its products to be shared out
+
+# shellcheck disable=SC2086
+threads_do_not_matter() { # attention
+    wide="$data --layers 2 --heads 4 --width 128 --context 32 --vocab 61 --sequence 25 --batch 4 --attention $1 --steps 4"
+    works "$1: one thread" $wide --threads 1 --out "$work/threads_$1.1"
+    grep -q '"blas": "own products' "$work/threads_$1.1/metrics.jsonl" || return
+    for threads in 2 3 7; do
+        works "$1: $threads threads" $wide --threads $threads --out "$work/threads_$1.$threads"
+        check_same_run "$1, $threads threads" "$work/threads_$1.1" "$work/threads_$1.$threads" step_00000004
+    done
+}
+for attention in $(./train_gpt2 --attention list | cut -d ' ' -f 1); do threads_do_not_matter "$attention"; done
+
 # ---- numbers that are not finite: a weight decay that multiplies the weights by -9999 each step
 
 not_finite="$small --lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 24 --save-every 1 --keep 30"
