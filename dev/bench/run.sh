@@ -1,13 +1,13 @@
 #!/bin/sh
 # make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about 30 minutes).
-#   dev/bench/run.sh [PART...]     only these: train64 train256 train1024 small slay memory attention scaling decode data
+#   dev/bench/run.sh [PART...]     only these: products train64 train256 train1024 small slay memory attention scaling decode data
 # Each part's results stay in build/bench/PART.jsonl until it runs again, so a benchmark may be taken up part by part. The
 # table at the end shows all there are; once every part has run it also goes to docs/results/bench.md with the machine's
 # data. What is printed goes to build/bench.txt too.
 # Peers go into a Python environment made for this alone (build/venv-bench, installed once); BENCH_PYTHON=/path/to/python
 # uses another.
 cd "$(dirname "$0")/../.." || exit 1
-all_parts="train64 train256 train1024 small slay memory attention scaling decode data"
+all_parts="products train64 train256 train1024 small slay memory attention scaling decode data"
 parts=${*:-$all_parts}
 for part in $parts; do
     case " $all_parts " in *" $part "*) ;; *) echo "no part $part; there are $all_parts" >&2; exit 1 ;; esac
@@ -23,10 +23,11 @@ if ! "$python" -c "import torch, numpy, tiktoken, regex, safetensors, xllamacpp"
     "$python" -m pip install --quiet $packages || { echo "cannot install $packages; is the network there?" >&2; exit 1; }
 fi
 make --no-print-directory -s all build/bench_attention_softmax build/bench_attention_linear \
-    build/bench_attention_scaling build/bench_loader || exit 1
+    build/bench_attention_scaling build/bench_loader build/bench_product || exit 1
 mkdir -p build/bench docs/results
 machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr), $(date +%Y-%m-%d)"
 
+bench_products() { build/bench_product; }
 train() { "$python" dev/bench/bench_train_pytorch.py "$@"; }
 bench_train64() { train --batch 4 --sequence 64 --rounds 4 --steps 6 --peers eager,compile --wanted 1.4,1.3 --start-up; }
 bench_train256() { train --batch 4 --sequence 256 --rounds 3 --steps 3 --skip 1 --peers eager,compile --wanted 1.4,1.3; }
@@ -74,8 +75,11 @@ bench_data() {
     results=$(for part in $all_parts; do [ ! -s "build/bench/$part.jsonl" ] || echo "build/bench/$part.jsonl"; done)
     # shellcheck disable=SC2086
     "$python" dev/bench/results.py $results
-    # scaling writes a page of its own instead of lines
-    missing=$(for part in $all_parts; do [ "$part" = scaling ] || [ -s "build/bench/$part.jsonl" ] || echo "$part"; done)
+    # products are printed only; scaling writes a page of its own instead of lines
+    missing=$(for part in $all_parts; do
+        case $part in products | scaling) continue ;; esac
+        [ -s "build/bench/$part.jsonl" ] || echo "$part"
+    done)
     # shellcheck disable=SC2086
     if [ -z "$missing" ]; then
         "$python" dev/bench/results.py $results --markdown --machine "$machine." >docs/results/bench.md
