@@ -310,8 +310,10 @@ static double evaluate(Model *model, int64_t step) {
 // tensors that begin as zeros. Ten steps of 3e-3 move a weight by up to 0.03: in bf16 the two models are closer than that.
 #ifdef PRECISION_BF16
 static const double LOSS_BOUND = 0.05, WEIGHT_BOUND = 0.03, LEAST_SCALE = 1;
+static const double PYTORCH_BOUND = 0.02, PYTORCH_WEIGHT_BOUND = 0.05;
 #else
 static const double LOSS_BOUND = 1e-4, WEIGHT_BOUND = 1e-4, LEAST_SCALE = 0.1;
+static const double PYTORCH_BOUND = 1e-5, PYTORCH_WEIGHT_BOUND = 1e-5;
 #endif
 
 // Weights (and moments) of two models, tensor by tensor; bound 0 asks for the same bits.
@@ -367,6 +369,88 @@ static void every_attention_beside_its_twin(void) {
 
 static void dropout_beside_its_twin(void) {
     train_beside_twin(attention_find("softmax"), 0.2f);
+}
+
+// ---- PyTorch's numbers: ten steps of a tiny GPT-2, from dev/fixtures/make_gpt2_fixture.py
+
+enum { FIXTURE_STEPS = 10, FIXTURE_B = 2, FIXTURE_T = 20 };
+
+static double fixture_number(const Safetensors *file, const char *key) {
+    const char *text = safetensors_metadata(file, key);
+    if (!text) die("gpt2_steps.safetensors: no \"%s\" in its metadata", key);
+    return strtod(text, NULL);
+}
+
+static std::vector<float> fixture_tensor(const Safetensors *file, const char *prefix, const char *name) {
+    Error error;
+    char full_name[128];
+    snprintf(full_name, sizeof full_name, "%s%s", prefix, name);
+    const Tensor *tensor = safetensors_find(file, full_name);
+    if (!tensor) die("gpt2_steps.safetensors: no tensor \"%s\"", full_name);
+    std::vector<float> values(tensor_elements(tensor));
+    die_if(safetensors_read(values.data(), file, full_name, tensor->rank, tensor->shape, &error), &error);
+    return values;
+}
+
+static Settings fixture_settings(const Safetensors *file) {
+    Settings settings = small_settings(attention_find("softmax"));
+    GPT2Config *model = &settings.model;
+    model->max_T = (int)fixture_number(file, "n_positions"), model->V = (int)fixture_number(file, "vocab_size");
+    model->L = (int)fixture_number(file, "n_layer"), model->NH = (int)fixture_number(file, "n_head");
+    model->C = (int)fixture_number(file, "n_embd");
+    AttentionConfig *config = &settings.attention_config;
+    config->B = FIXTURE_B, config->T = FIXTURE_T, config->max_T = model->max_T;
+    config->NH = model->NH, config->C = model->C, config->HS = model->C / model->NH;
+    settings.T = FIXTURE_T, settings.batch = settings.micro_batch = FIXTURE_B;
+    settings.beta1 = (float)fixture_number(file, "beta1"), settings.beta2 = (float)fixture_number(file, "beta2");
+    settings.adam_eps = (float)fixture_number(file, "eps"), settings.clip = (float)fixture_number(file, "clip");
+    settings.weight_decay = (float)fixture_number(file, "weight_decay");
+    return settings;
+}
+
+static StepOutcome fixture_step(Model *model, const std::vector<float> &tokens, int step, double rate) {
+    std::vector<int> inputs, targets;
+    for (int n = 0; n < FIXTURE_B * FIXTURE_T; n++) {
+        int at = (step * FIXTURE_B + n / FIXTURE_T) * (FIXTURE_T + 1) + n % FIXTURE_T;
+        inputs.push_back((int)tokens[(size_t)at]), targets.push_back((int)tokens[(size_t)at + 1]);
+    }
+    MicroBatch batch = {};
+    batch.inputs = inputs.data(), batch.targets = targets.data();
+    batch.B = FIXTURE_B, batch.T = FIXTURE_T, batch.step = step, batch.is_first = 1;
+    batch.scale = 1.0 / (FIXTURE_B * FIXTURE_T);
+    model->backend.gradients(model->model, &batch);
+    StepOutcome outcome = model->backend.update(model->model, &model->settings, step, rate);
+    outcome.loss /= FIXTURE_B * FIXTURE_T;
+    return outcome;
+}
+
+// Losses, norms before clipping, and all weights at the end, of steps with clipping and without.
+static void the_same_as_pytorch(void) {
+    Error error;
+    Safetensors file;
+    die_if(safetensors_open(&file, "dev/fixtures/gpt2_steps.safetensors", &error), &error);
+    Model model(gpu_backend(), fixture_settings(&file));
+    ModelTensors all = model.tensors();
+    for (int i = 0; i < all.count; i++) {
+        std::vector<float> values = fixture_tensor(&file, "initial.", all.parameters[i].name);
+        CHECK(values.size() == all.parameters[i].count);
+        memcpy(all.parameters[i].value, values.data(), values.size() * sizeof(float));
+    }
+    model.send();
+    std::vector<float> tokens = fixture_tensor(&file, "", "tokens"), losses = fixture_tensor(&file, "", "losses"),
+                       norms = fixture_tensor(&file, "", "norms");
+    for (int step = 0; step < FIXTURE_STEPS; step++) {
+        StepOutcome found = fixture_step(&model, tokens, step, fixture_number(&file, "lr"));
+        CHECK_CLOSE(found.loss, losses[(size_t)step], PYTORCH_BOUND * losses[(size_t)step]);
+        CHECK_CLOSE(found.norm, norms[(size_t)step], 3 * PYTORCH_BOUND * norms[(size_t)step]);
+    }
+    model.fetch();
+    for (int i = 0; i < all.count; i++) {
+        const Parameter *p = &all.parameters[i];
+        std::vector<float> expected = fixture_tensor(&file, "final.", p->name);
+        check_equal_within(p->name, p->value, expected.data(), p->count, PYTORCH_WEIGHT_BOUND, LEAST_SCALE);
+    }
+    safetensors_close(&file);
 }
 
 // The same bits: run to run, resumed, with whole blocks computed again, as a CUDA graph.
@@ -475,6 +559,17 @@ static void decode_beside_forward(const AttentionGPU *attention) {
     }
 }
 
+// A number of weights that fills no block.
+static void nearest_weights(void) {
+    enum { COUNT = BLOCK + 45 };
+    Sum master(COUNT, 1);
+    Activation rounded(COUNT);
+    nearest_weights_kernel<<<blocks_for(COUNT, BLOCK), BLOCK, 0, stream>>>(rounded.device, master.device, COUNT);
+    launch_check();
+    for (size_t i = 0; i < COUNT; i++) rounded.host[i] = to_float(from_float<floatX>(master.host[i]));
+    check("rounded", rounded, 0);
+}
+
 static void decoding_equals_forward(void) {
     for (int i = 0; attention_gpu_registry[i]; i++) decode_beside_forward(attention_gpu_registry[i]);
 }
@@ -533,7 +628,9 @@ int main(void) {
 #endif
     RUN(every_attention_beside_its_twin);
     RUN(dropout_beside_its_twin);
+    RUN(nearest_weights);
     RUN(decoding_equals_forward);
+    RUN(the_same_as_pytorch);
     RUN(the_same_bits);
     RUN(a_run_moves_between_gpu_and_cpu);
     RUN(bad_numbers_stay_out);
