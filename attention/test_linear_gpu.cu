@@ -367,11 +367,13 @@ static void test_one_sequence_of_odd_chunks(void) {
     compare_all(shape);
 }
 
-// More rows than running_max_kernel has threads, of which each has several rows then.
+// More rows than running_max_kernel has threads, of which each has several rows then; and many segments, over whose keys
+// the backward pass goes twice.
 static void test_long_running_maximum(void) {
-    Shape shape = {1, 300, 1, 8, 32, 0};
-    for (int v = 0; v < VARIANTS; v++)
-        if (variants[v].features == FEATURES_EXP) compare_with_twin(&variants[v], shape);
+    static const Shape shapes[] = {{1, 300, 1, 8, 32, 0}, {1, 45, 1, 8, 8, 4000}};
+    for (Shape shape : shapes)
+        for (int v = 0; v < VARIANTS; v++)
+            if (variants[v].features == FEATURES_EXP) compare_with_twin(&variants[v], shape);
 }
 
 // So little scratch that heads, sequences and chunks all come in several groups.

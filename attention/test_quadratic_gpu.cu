@@ -281,6 +281,15 @@ static void steps_equal_forward(void) {
     }
 }
 
+// Behind the rows of so small a cache is less than the width of a tile: a kernel that reads on behind a head leaves it.
+static void steps_with_a_small_cache(void) {
+    for (const Variant &variant : variants) {
+        Case whole(variant, 1, 3, 1, 80);
+        whole.run_gpu(false);
+        CHECK_CLOSE(difference(run_steps(whole, {}, 3), whole.out), 0, STEP_BOUND);
+    }
+}
+
 // Softmax attention of the last row of a case with one head, straight from the definition.
 static Numbers last_row(const Case &c) {
     int T = c.config.T, HS = c.config.HS;
@@ -569,6 +578,7 @@ int main(void) {
     RUN(huge_scores);
     RUN(fixture_data);
     RUN(steps_equal_forward);
+    RUN(steps_with_a_small_cache);
     RUN(decoding_far_into_a_sequence);
     RUN(decoding_with_scores_far_apart);
     RUN(levels_rise_with_weights_behind_them);

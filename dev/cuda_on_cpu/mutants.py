@@ -335,7 +335,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('files', nargs='+')
     parser.add_argument('--test', required=True, help='names of test programs, separated by commas')
-    parser.add_argument('--builds', default='fast,check,check-bf16,asan', help='modes, with -bf16 or without')
+    parser.add_argument('--builds', default='fast,check,check-bf16,asan,asan-bf16', help='modes, with -bf16 or without')
     parser.add_argument('--seconds', type=float, default=3, help='CPU time of the tests that a mutant gets in each build')
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--only', default='', help='only mutants whose name contains this')
