@@ -104,7 +104,7 @@ def kernel_table(out, args):
 
 def launch_sizes(args):
     program = os.path.join(args.build, "launch_sizes")
-    run([args.nvcc, "-std=c++17", "-I.", "-DPRECISION_BF16", "dev/cuda/launch_sizes.cu", "core/cuda_common.cu", "-lcublas", "-o", program])
+    run([args.nvcc, "-std=c++17", "-arch=sm_80", "-I.", "-DPRECISION_BF16", "dev/cuda/launch_sizes.cu", "core/cuda_common.cu", "-lcublas", "-o", program])
     return run([program])
 
 
