@@ -118,6 +118,26 @@ static void layernorm_sizes(int N, int C, bool with_branch, float share) {
     cuda_check(cudaFree(device_key)), cuda_check(cudaFree(first_token));
 }
 
+// By itself, as behind the embedding.
+static void dropout_sizes(int N, int C) {
+    size_t count = (size_t)(N * C);
+    Activation inp(count, 1), out(count);
+    uint64_t key = random_key(3, "dropout", 1);
+    uint64_t *device_key = device_copy(std::vector<uint64_t>{key});
+    int64_t *first_token = device_copy(std::vector<int64_t>{33});
+    dropout_forward(out.device, inp.device, dropout_of(0.4f, device_key, first_token), N, C, stream);
+    out.host = inp.host;
+    twin_dropout(out.data(), (size_t)N, (size_t)C, 33, 0.4f, key);
+    check("out", out, LAYER_BOUND);
+    cuda_check(cudaFree(device_key)), cuda_check(cudaFree(first_token));
+}
+
+static void dropout(void) {
+    dropout_sizes(1, 1);
+    dropout_sizes(35, 47);
+    dropout_sizes(67, 48);
+}
+
 static void layernorm(void) {
     layernorm_sizes(1, 3, false, 0);
     layernorm_sizes(67, 48, true, 0);
@@ -210,6 +230,7 @@ static void classifier(void) {
     head_sizes(45, 48, 67, 16, false);
     head_sizes(9, 20, 1501, 128, true); // more tokens than a block takes at once
     head_sizes(1, 5, 2, 128, true);
+    head_sizes(8, 20, 128, 4, true); // no padding: behind the last row of logits there is nothing
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -260,48 +281,56 @@ struct Model {
 };
 
 // Tokens with some order in them, so that there is something to learn; other ones in every step.
-static std::vector<int> step_tokens(int64_t step) {
-    std::vector<int> tokens((size_t)(MODEL_B * (MODEL_T + 1)));
-    for (size_t i = 0; i < tokens.size(); i++)
-        tokens[i] = (int)((i * i + (size_t)step * 7 + random_below(9, (uint64_t)step * 1000 + i, 3)) % MODEL_V);
+static std::vector<int> step_tokens(const Settings &settings, int64_t step) {
+    std::vector<int> tokens((size_t)(settings.batch * (settings.T + 1)));
+    for (size_t i = 0; i < tokens.size(); i++) {
+        size_t drawn = random_below(9, (uint64_t)step * 1000 + i, 3);
+        tokens[i] = (int)((i * i + (size_t)step * 7 + drawn) % (size_t)settings.model.V);
+    }
     return tokens;
 }
 
-static MicroBatch rows_of_step(int64_t step, int first, int B, std::vector<int> *inputs, std::vector<int> *targets) {
-    std::vector<int> tokens = step_tokens(step);
+// Rows first .. first + B - 1 of a step's tokens (batch, T + 1), cut into inputs and targets.
+static MicroBatch rows_of_step(const Settings &settings, const std::vector<int> &tokens, int64_t step, int first, int B,
+                               std::vector<int> *inputs, std::vector<int> *targets) {
+    int T = settings.T;
     inputs->clear(), targets->clear();
-    for (int row = first; row < first + B; row++)
-        for (int t = 0; t < MODEL_T; t++) {
-            inputs->push_back(tokens[(size_t)(row * (MODEL_T + 1) + t)]);
-            targets->push_back(tokens[(size_t)(row * (MODEL_T + 1) + t + 1)]);
-        }
+    for (int n = first * T; n < (first + B) * T; n++) {
+        size_t at = (size_t)(n / T * (T + 1) + n % T);
+        inputs->push_back(tokens[at]), targets->push_back(tokens[at + 1]);
+    }
     MicroBatch batch = {};
     batch.inputs = inputs->data(), batch.targets = targets->data();
-    batch.B = B, batch.T = MODEL_T, batch.step = step, batch.first_row = first, batch.is_first = first == 0;
-    batch.scale = 1.0 / (MODEL_B * MODEL_T);
+    batch.B = B, batch.T = T, batch.step = step, batch.first_row = first, batch.is_first = first == 0;
+    batch.scale = 1.0 / (settings.batch * T);
     return batch;
 }
 
 // The step's gradients, in micro-batches.
-static void accumulate(Model *model, int64_t step) {
+static void accumulate(Model *model, const std::vector<int> &tokens, int64_t step) {
+    const Settings &settings = model->settings;
     std::vector<int> inputs, targets;
-    for (int first = 0; first < MODEL_B; first += model->settings.micro_batch) {
-        int B = MODEL_B - first < model->settings.micro_batch ? MODEL_B - first : model->settings.micro_batch;
-        MicroBatch batch = rows_of_step(step, first, B, &inputs, &targets);
+    for (int first = 0; first < settings.batch; first += settings.micro_batch) {
+        int left = settings.batch - first, B = left < settings.micro_batch ? left : settings.micro_batch;
+        MicroBatch batch = rows_of_step(settings, tokens, step, first, B, &inputs, &targets);
         model->backend.gradients(model->model, &batch);
     }
 }
 
-static StepOutcome train_step(Model *model, int64_t step) {
-    accumulate(model, step);
-    StepOutcome outcome = model->backend.update(model->model, &model->settings, step, 3e-3);
-    outcome.loss /= MODEL_B * MODEL_T;
+static StepOutcome train_step(Model *model, const std::vector<int> &tokens, int64_t step, double rate) {
+    accumulate(model, tokens, step);
+    StepOutcome outcome = model->backend.update(model->model, &model->settings, step, rate);
+    outcome.loss /= model->settings.batch * model->settings.T;
     return outcome;
+}
+
+static StepOutcome train_step(Model *model, int64_t step) {
+    return train_step(model, step_tokens(model->settings, step), step, 3e-3);
 }
 
 static double evaluate(Model *model, int64_t step) {
     std::vector<int> inputs, targets;
-    MicroBatch batch = rows_of_step(step, 0, 2, &inputs, &targets);
+    MicroBatch batch = rows_of_step(model->settings, step_tokens(model->settings, step), step, 0, 2, &inputs, &targets);
     targets[5] = -1;
     return model->backend.evaluate(model->model, &batch);
 }
@@ -310,8 +339,10 @@ static double evaluate(Model *model, int64_t step) {
 // tensors that begin as zeros. Ten steps of 3e-3 move a weight by up to 0.03: in bf16 the two models are closer than that.
 #ifdef PRECISION_BF16
 static const double LOSS_BOUND = 0.05, WEIGHT_BOUND = 0.03, LEAST_SCALE = 1;
+static const double PYTORCH_BOUND = 0.02, PYTORCH_WEIGHT_BOUND = 0.05;
 #else
 static const double LOSS_BOUND = 1e-4, WEIGHT_BOUND = 1e-4, LEAST_SCALE = 0.1;
+static const double PYTORCH_BOUND = 1e-5, PYTORCH_WEIGHT_BOUND = 1e-5;
 #endif
 
 // Weights (and moments) of two models, tensor by tensor; bound 0 asks for the same bits.
@@ -342,31 +373,118 @@ static void copy_model(Model *to, Model *from) {
     to->send();
 }
 
-static void train_beside_twin(const Attention *attention, float share) {
-    Settings settings = small_settings(attention);
-    settings.dropout = share;
-    bool noisy = sizeof(floatX) < sizeof(float) && !strcmp(attention->name, "rff"); // signed scores: see small_settings
+static void train_beside_twin(const Settings &settings, int steps) {
+    bool noisy =
+        sizeof(floatX) < sizeof(float) && !strcmp(settings.attention, "rff"); // signed scores: see small_settings
+    int tokens = settings.batch * settings.T;
     Model gpu(gpu_backend(), settings), cpu(*twin_backend(), settings);
-    CHECK_CLOSE(evaluate(&gpu, 0), evaluate(&cpu, 0), LOSS_BOUND * MODEL_B * MODEL_T);
-    for (int step = 0; step < STEPS; step++) {
+    CHECK_CLOSE(evaluate(&gpu, 0), evaluate(&cpu, 0), LOSS_BOUND * tokens);
+    for (int step = 0; step < steps; step++) {
         StepOutcome found = train_step(&gpu, step), expected = train_step(&cpu, step);
         CHECK_CLOSE(found.loss, expected.loss, LOSS_BOUND);
         if (!noisy) CHECK_CLOSE(found.norm, expected.norm, 10 * LOSS_BOUND * (1 + expected.norm));
         CHECK(!found.bad);
     }
-    check_same_model(attention->name, &gpu, &cpu, WEIGHT_BOUND);
-    CHECK_CLOSE(evaluate(&gpu, STEPS), evaluate(&cpu, STEPS), LOSS_BOUND * MODEL_B * MODEL_T);
+    check_same_model(settings.attention, &gpu, &cpu, WEIGHT_BOUND);
+    CHECK_CLOSE(evaluate(&gpu, steps), evaluate(&cpu, steps), LOSS_BOUND * tokens);
 }
 
 static void every_attention_beside_its_twin(void) {
     for (int i = 0; attention_gpu_registry[i]; i++) {
         printf("     %s\n", attention_gpu_registry[i]->cpu->name);
-        train_beside_twin(attention_gpu_registry[i]->cpu, 0);
+        train_beside_twin(small_settings(attention_gpu_registry[i]->cpu), STEPS);
     }
 }
 
 static void dropout_beside_its_twin(void) {
-    train_beside_twin(attention_find("softmax"), 0.2f);
+    Settings settings = small_settings(attention_find("softmax"));
+    settings.dropout = 0.2f;
+    train_beside_twin(settings, STEPS);
+}
+
+// So small that every mode of the harness runs it in a moment.
+static Settings tiny_settings(void) {
+    Settings settings = small_settings(attention_find("softmax"));
+    settings.model = {8, 11, 2, 2, 8};
+    settings.T = 5;
+    AttentionConfig *config = &settings.attention_config;
+    config->T = settings.T, config->max_T = settings.model.max_T;
+    config->C = settings.model.C, config->HS = settings.model.C / config->NH;
+    return settings;
+}
+
+static void a_tiny_model_beside_its_twin(void) {
+    Settings settings = tiny_settings();
+    settings.dropout = 0.3f;
+    train_beside_twin(settings, 2);
+}
+
+// ---- PyTorch's numbers: ten steps of a tiny GPT-2, from dev/fixtures/make_gpt2_fixture.py
+
+enum { FIXTURE_STEPS = 10, FIXTURE_B = 2, FIXTURE_T = 20 };
+
+static double fixture_number(const Safetensors *file, const char *key) {
+    const char *text = safetensors_metadata(file, key);
+    if (!text) die("gpt2_steps.safetensors: no \"%s\" in its metadata", key);
+    return strtod(text, NULL);
+}
+
+static std::vector<float> fixture_tensor(const Safetensors *file, const char *prefix, const char *name) {
+    Error error;
+    char full_name[128];
+    snprintf(full_name, sizeof full_name, "%s%s", prefix, name);
+    const Tensor *tensor = safetensors_find(file, full_name);
+    if (!tensor) die("gpt2_steps.safetensors: no tensor \"%s\"", full_name);
+    std::vector<float> values(tensor_elements(tensor));
+    die_if(safetensors_read(values.data(), file, full_name, tensor->rank, tensor->shape, &error), &error);
+    return values;
+}
+
+static Settings fixture_settings(const Safetensors *file) {
+    Settings settings = small_settings(attention_find("softmax"));
+    GPT2Config *model = &settings.model;
+    model->max_T = (int)fixture_number(file, "n_positions"), model->V = (int)fixture_number(file, "vocab_size");
+    model->L = (int)fixture_number(file, "n_layer"), model->NH = (int)fixture_number(file, "n_head");
+    model->C = (int)fixture_number(file, "n_embd");
+    AttentionConfig *config = &settings.attention_config;
+    config->B = 1, config->T = FIXTURE_T, config->max_T = model->max_T;
+    config->NH = model->NH, config->C = model->C, config->HS = model->C / model->NH;
+    settings.T = FIXTURE_T, settings.batch = FIXTURE_B, settings.micro_batch = 1;
+    settings.beta1 = (float)fixture_number(file, "beta1"), settings.beta2 = (float)fixture_number(file, "beta2");
+    settings.adam_eps = (float)fixture_number(file, "eps"), settings.clip = (float)fixture_number(file, "clip");
+    settings.weight_decay = (float)fixture_number(file, "weight_decay");
+    return settings;
+}
+
+// Losses, norms before clipping, and all weights at the end, of steps with clipping and without.
+static void the_same_as_pytorch(void) {
+    Error error;
+    Safetensors file;
+    die_if(safetensors_open(&file, "dev/fixtures/gpt2_steps.safetensors", &error), &error);
+    Model model(gpu_backend(), fixture_settings(&file));
+    ModelTensors all = model.tensors();
+    for (int i = 0; i < all.count; i++) {
+        std::vector<float> values = fixture_tensor(&file, "initial.", all.parameters[i].name);
+        CHECK(values.size() == all.parameters[i].count);
+        memcpy(all.parameters[i].value, values.data(), values.size() * sizeof(float));
+    }
+    model.send();
+    std::vector<float> tokens = fixture_tensor(&file, "", "tokens"), losses = fixture_tensor(&file, "", "losses"),
+                       norms = fixture_tensor(&file, "", "norms");
+    for (int step = 0; step < FIXTURE_STEPS; step++) {
+        const float *rows = &tokens[(size_t)step * FIXTURE_B * (FIXTURE_T + 1)];
+        std::vector<int> batch(rows, rows + FIXTURE_B * (FIXTURE_T + 1));
+        StepOutcome found = train_step(&model, batch, step, fixture_number(&file, "lr"));
+        CHECK_CLOSE(found.loss, losses[(size_t)step], PYTORCH_BOUND * losses[(size_t)step]);
+        CHECK_CLOSE(found.norm, norms[(size_t)step], 3 * PYTORCH_BOUND * norms[(size_t)step]);
+    }
+    model.fetch();
+    for (int i = 0; i < all.count; i++) {
+        const Parameter *p = &all.parameters[i];
+        std::vector<float> expected = fixture_tensor(&file, "final.", p->name);
+        check_equal_within(p->name, p->value, expected.data(), p->count, PYTORCH_WEIGHT_BOUND, LEAST_SCALE);
+    }
+    safetensors_close(&file);
 }
 
 // The same bits: run to run, resumed, with whole blocks computed again, as a CUDA graph.
@@ -412,7 +530,7 @@ static void a_run_moves_between_gpu_and_cpu(void) {
 // A NaN in a weight or in a moment's place: found, named as the twin names it, and kept from every weight.
 static void bad_numbers_stay_out(void) {
     static const int places[] = {0, 2 + QKV_WEIGHT, 2 + LAYER_TENSORS + FC_BIAS, 2 + 2 * LAYER_TENSORS + 1};
-    Settings settings = small_settings(attention_find("softmax"));
+    Settings settings = tiny_settings();
     for (int place : places) {
         Model gpu(gpu_backend(), settings), cpu(*twin_backend(), settings), before(gpu_backend(), settings);
         train_step(&gpu, 0), train_step(&cpu, 0);
@@ -448,7 +566,7 @@ static void decode_beside_forward(const AttentionGPU *attention) {
     GPT2 *whole = (GPT2 *)trained.model;
     int T = MODEL_T, C = settings.model.C, V = MODEL_V, padded = padded_vocabulary(V);
     std::vector<int> inputs, targets;
-    MicroBatch batch = rows_of_step(0, 0, 1, &inputs, &targets);
+    MicroBatch batch = rows_of_step(settings, step_tokens(settings, 0), 0, 0, 1, &inputs, &targets);
     trained.backend.evaluate(whole, &batch);
     Activation logits((size_t)(T * padded));
     MatmulShape shape = matmul_shape(T, padded, C, MATMUL_PLAIN);
@@ -475,6 +593,17 @@ static void decode_beside_forward(const AttentionGPU *attention) {
     }
 }
 
+// A number of weights that fills no block.
+static void nearest_weights(void) {
+    enum { COUNT = BLOCK + 45 };
+    Sum master(COUNT, 1);
+    Activation rounded(COUNT);
+    nearest_weights_kernel<<<blocks_for(COUNT, BLOCK), BLOCK, 0, stream>>>(rounded.device, master.device, COUNT);
+    launch_check();
+    for (size_t i = 0; i < COUNT; i++) rounded.host[i] = to_float(from_float<floatX>(master.host[i]));
+    check("rounded", rounded, 0);
+}
+
 static void decoding_equals_forward(void) {
     for (int i = 0; attention_gpu_registry[i]; i++) decode_beside_forward(attention_gpu_registry[i]);
 }
@@ -492,6 +621,10 @@ static void rounding_is_fair(void) {
         std::vector<float> found = rounded.fetch();
         double worst = 0;
         for (size_t i = 0; i < COUNT; i++) {
+            uint32_t bits;
+            memcpy(&bits, &master.host[i], sizeof bits);
+            bits = (bits + (random_word(key, i) >> 16)) & 0xffff0000u; // the word of this key and place, no other
+            CHECK(memcmp(&found[i], &bits, sizeof bits) == 0);
             worst = fmax(worst, fabs(found[i] - master.host[i]) / fabs(master.host[i]));
             error += (found[i] - master.host[i]) / fabs(master.host[i]);
         }
@@ -524,6 +657,7 @@ int main(void) {
     cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     RUN(random_numbers);
     RUN(embedding);
+    RUN(dropout);
     RUN(layernorm);
     RUN(gelu_kernels);
     RUN(linear);
@@ -531,9 +665,12 @@ int main(void) {
 #ifdef PRECISION_BF16
     RUN(rounding_is_fair);
 #endif
+    RUN(a_tiny_model_beside_its_twin);
     RUN(every_attention_beside_its_twin);
     RUN(dropout_beside_its_twin);
+    RUN(nearest_weights);
     RUN(decoding_equals_forward);
+    RUN(the_same_as_pytorch);
     RUN(the_same_bits);
     RUN(a_run_moves_between_gpu_and_cpu);
     RUN(bad_numbers_stay_out);

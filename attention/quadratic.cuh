@@ -212,8 +212,8 @@ template <int WIDTH> struct AttendTiles { // shared memory
 
 // How many of a tile's columns a warp's rows can see, when the first sees `visible`: in whole steps of the products.
 __device__ static inline int visible_columns(int visible, int columns) {
-    int n = (visible + WARP_ROWS - 1 + WARP_ROWS - 1) / WARP_ROWS * WARP_ROWS;
-    return visible + WARP_ROWS - 1 <= 0 ? 0 : n < columns ? n : columns;
+    int last = max(visible + WARP_ROWS - 1, 0); // what the last of the rows sees
+    return min((last + WARP_ROWS - 1) / WARP_ROWS * WARP_ROWS, columns);
 }
 
 // Turns the dot products of a row, in place, into scores and then weights, and adds them to *total. Two lanes have a

@@ -4,62 +4,17 @@
 #include "omega.h"
 #include "quadrature.h"
 #include "test_linear_cases.h"
-#include "../core/safetensors.h"
+#include "test_linear_fixture.h"
 
 #include <omp.h>
 
-// ---- fixtures: outputs and gradients of an independent implementation (dev/fixtures/make_attention_linear.py)
-
-static void read_tensor(real *out, const Safetensors *file, const char *group, const char *name, int rank,
-                        const uint64_t *shape) {
-    char full[100];
-    Error error;
-    snprintf(full, sizeof full, "%s/%s", group, name);
-    int status = safetensors_read(out, file, full, rank, shape, &error);
-    CHECK(status == 0);
-    if (status) printf("    %s\n", error.text);
-}
-
-static int metadata_number(const Safetensors *file, const char *group, const char *key) {
-    char full[100];
-    snprintf(full, sizeof full, "%s/%s", group, key);
-    const char *text = safetensors_metadata(file, full);
-    return text ? atoi(text) : 0;
-}
-
-static AttentionConfig fixture_config(const Safetensors *file, const char *group, const char *attention) {
-    AttentionConfig config = {.B = 1, .T = 23, .C = 24, .NH = 2, .HS = 12, .max_T = 32};
-    if (attention_find(attention)->defaults) attention_find(attention)->defaults(&config);
-    if (metadata_number(file, group, "R")) config.R = metadata_number(file, group, "R");
-    if (metadata_number(file, group, "M")) config.M = metadata_number(file, group, "M");
-    if (metadata_number(file, group, "P")) config.P = metadata_number(file, group, "P");
-    config.features = metadata_number(file, group, "features");
-    config.poly = metadata_number(file, group, "poly");
-    config.fusion = metadata_number(file, group, "fusion");
-    config.denominator = metadata_number(file, group, "denominator");
-    config.scale_features = metadata_number(file, group, "scale");
-    return config;
-}
-
-static void read_constants(real *constants, const Safetensors *file, const char *group, const Attention *attention,
-                           const AttentionConfig *config) {
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
-    size_t total;
-    int n = attention_constants(attention, config, list, &total);
-    for (int i = 0; i < n; i++) {
-        uint64_t shape[4];
-        for (int axis = 0; axis < list[i].rank; axis++) shape[axis] = list[i].shape[axis];
-        read_tensor(constants + list[i].offset, file, group, list[i].name, list[i].rank, shape);
-    }
-}
+// ---- fixtures
 
 static void check_fixture(const Safetensors *file, const char *group) {
-    char key[100];
-    snprintf(key, sizeof key, "%s/attention", group);
-    const char *name = safetensors_metadata(file, key);
+    const char *name = fixture_attention(file, group);
     Variant variant = {.label = group, .name = name};
-    Case c = make_case(&variant, 1, 23, 2, 12);
-    c.config = fixture_config(file, group, name);
+    Case c = make_case(&variant, 1, FIXTURE_T, 2, 12);
+    c.config = fixture_config(file, group);
     uint64_t wide[] = {1, 23, 72}, narrow[] = {1, 23, 24};
     real *expected = test_buffer(3 * c.numbers);
     free(c.saved);
@@ -89,19 +44,9 @@ static void check_fixture(const Safetensors *file, const char *group) {
 }
 
 static void test_fixtures(void) {
-    static const char *const groups[] = {"uniform",           "elu",           "cosformer",     "favor_relu",
-                                         "favor_exp",         "rff",           "slay",          "slay_unscaled",
-                                         "slay_exact",        "slay_none",     "slay_hadamard", "slay_nystrom",
-                                         "slay_tensorsketch", "slay_maclaurin"};
     Safetensors file;
-    Error error;
-    int status = safetensors_open(&file, "dev/fixtures/attention_linear.safetensors", &error);
-    CHECK(status == 0);
-    if (status) {
-        printf("    %s\n", error.text);
-        return;
-    }
-    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) check_fixture(&file, groups[i]);
+    if (open_fixture(&file)) return;
+    for (size_t i = 0; i < FIXTURE_GROUPS; i++) check_fixture(&file, fixture_groups[i]);
     safetensors_close(&file);
 }
 

@@ -68,6 +68,6 @@ bench-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@dev/bench/bench_gpu.sh
 cuda-report: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory nvcc-report
-nvcc-report: $(NVCC_OBJECTS_bf16) $(BUILD)/cuda/bf16/train_gpt2.o $(BUILD)/attention_flops $(BUILD)/cuda_on_cpu/count-bf16/traffic
+nvcc-report: $(NVCC_OBJECTS_bf16) $(BUILD)/cuda/bf16/train_gpt2.o $(BUILD)/cuda/bf16/sample_gpt2.o $(BUILD)/attention_flops $(BUILD)/cuda_on_cpu/count-bf16/traffic
 	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --objects $(BUILD)/cuda/bf16 --flops $(BUILD)/attention_flops \
 	    --traffic $(BUILD)/cuda_on_cpu/count-bf16/traffic --out docs/cuda_report.md

@@ -70,15 +70,16 @@ def demangle(names):
 
 
 def kernel_table(out, args):
-    sources = [f for f in ["train_gpt2.cu"] + sorted(glob.glob("core/*.cu")) + sorted(glob.glob("attention/*.cu"))
+    sources = [f for f in ["train_gpt2.cu", "sample_gpt2.cu"] + sorted(glob.glob("core/*.cu")) + sorted(glob.glob("attention/*.cu"))
                if not os.path.basename(f).startswith("test_")]
     texts = [compiler_words(args.objects, source) for source in sources]
     sizes = [line.rsplit(" ", 2) for line in launch_sizes(args).splitlines()]
     out.append("| kernel | threads | " + " | ".join("sm_%s" % a for a in ARCHITECTURES) + " |")
     out.append("|---|---:|" + "---|" * len(ARCHITECTURES))
-    spilling = 0
+    spilling, seen = 0, set()
     for source, text in zip(sources, texts):
-        kernels = parse(text)
+        kernels = {name: numbers for name, numbers in parse(text).items() if name not in seen}  # sample_gpt2.cu includes train_gpt2.cu
+        seen.update(kernels)
         names = demangle(sorted(kernels))
         if not kernels:
             continue
@@ -103,7 +104,7 @@ def kernel_table(out, args):
 
 def launch_sizes(args):
     program = os.path.join(args.build, "launch_sizes")
-    run([args.nvcc, "-std=c++17", "-I.", "-DPRECISION_BF16", "dev/cuda/launch_sizes.cu", "core/cuda_common.cu", "-lcublas", "-o", program])
+    run([args.nvcc, "-std=c++17", "-arch=sm_80", "-I.", "-DPRECISION_BF16", "dev/cuda/launch_sizes.cu", "core/cuda_common.cu", "-lcublas", "-o", program])
     return run([program])
 
 

@@ -56,6 +56,12 @@ template <typename Fragment, typename Value> inline void fill_fragment(Fragment 
 
 namespace cuda_on_cpu {
 
+// Which number of a tile is x[i] of the calling lane. CUDA does not say; here it is not what a kernel would guess, so that
+// one that relies on a guess, or on lanes finding their own numbers again, is found out.
+inline int element_of_tile(int i) {
+    return i * 32 + 31 - lane();
+}
+
 // Tiles are read and written by whole warps.
 inline void whole_warp(Place place) {
     warp_operation(WarpOperation::ballot, 0xffffffffu, 1, 0, place);
@@ -66,7 +72,7 @@ inline void load_tile(Fragment &tile, const typename Fragment::element_type *sta
     check_tile(start, leading, sizeof *start, place);
     whole_warp(place);
     for (int i = 0; i < Fragment::num_elements; i++) {
-        int element = i * 32 + lane(), row = element / Fragment::columns, column = element % Fragment::columns;
+        int element = element_of_tile(i), row = element / Fragment::columns, column = element % Fragment::columns;
         tile.x[i] = by_rows ? start[(size_t)row * leading + column] : start[(size_t)column * leading + row];
     }
 }
@@ -76,13 +82,13 @@ inline void store_tile(typename Fragment::element_type *start, const Fragment &t
     check_tile(start, leading, sizeof *start, place);
     whole_warp(place);
     for (int i = 0; i < Fragment::num_elements; i++) {
-        int element = i * 32 + lane(), row = element / Fragment::columns, column = element % Fragment::columns;
+        int element = element_of_tile(i), row = element / Fragment::columns, column = element % Fragment::columns;
         start[by_rows ? (size_t)row * leading + column : (size_t)column * leading + row] = tile.x[i];
     }
 }
 // Every lane's part of a tile, put together where the whole warp can read it.
 template <typename Fragment> inline void gather_tile(float *whole, const Fragment &tile) {
-    for (int i = 0; i < Fragment::num_elements; i++) whole[i * 32 + lane()] = (float)tile.x[i];
+    for (int i = 0; i < Fragment::num_elements; i++) whole[element_of_tile(i)] = (float)tile.x[i];
 }
 
 } // namespace cuda_on_cpu
@@ -117,12 +123,12 @@ inline void mma_sync(fragment<accumulator, M, N, K, Sum> &d, const fragment<matr
                      const fragment<matrix_b, M, N, K, Number, LayoutB> &b,
                      const fragment<accumulator, M, N, K, Sum> &c, CUDA_ON_CPU_CALLER) {
     static float whole_a[32][M * K], whole_b[32][K * N]; // by warp
-    int warp = cuda_on_cpu::thread_in_block() / 32, lane = cuda_on_cpu::lane();
+    int warp = cuda_on_cpu::thread_in_block() / 32;
     cuda_on_cpu::gather_tile(whole_a[warp], a);
     cuda_on_cpu::gather_tile(whole_b[warp], b);
     cuda_on_cpu::whole_warp(CUDA_ON_CPU_PLACE);
     for (int i = 0; i < M * N / 32; i++) {
-        int element = i * 32 + lane, row = element / N, column = element % N;
+        int element = cuda_on_cpu::element_of_tile(i), row = element / N, column = element % N;
         float sum = (float)c.x[i];
         for (int k = 0; k < K; k++) sum += whole_a[warp][row * K + k] * whole_b[warp][k * N + column];
         d.x[i] = (Sum)sum;
