@@ -182,7 +182,7 @@ def layer_table(out, args):
     per_step = ("adamw_kernel", "sum_squares_kernel", "finish_norm_kernel", "round_weights_kernel", "sum_losses_kernel")
     ours = {name: row for name, row in counted.items() if not is_library(name) and name not in per_step}
     attention = [n for n in ours if n in ("load_kernel", "output_kernel", "load_output_gradient_kernel", "score_kernel",
-                                          "score_gradient_kernel", "store_gradient_kernel", "scan_kernel") or n.startswith("uniform")]
+                                          "score_gradient_kernel", "store_gradient_kernel", "scan_kernel", "fill_kernel")]
     out += HEADER
     kernel_rows(out, {n: r for n, r in ours.items() if n not in attention}, MODEL_TOKENS)
     parameters = 50304 * 768 + MODEL_TOKENS * 768 + 12 * 768 * 768 + 13 * 768 + 2 * 768
@@ -284,12 +284,13 @@ def main():
            "out, what is kept for backward, scratch; with backward also the gradients of the first four. Estimates, all but the last column.", ""]
     attention_table(out, args)
     out += ["", "## Layers of GPT-2 124M", "",
-            "One training step of one layer with the embedding and the head. Launches are those of this one layer; in the whole model the "
-            "layers' are twelvefold.", ""]
+            "One training step of one layer with the embedding and the head, without the attention, which is further down. Launches are "
+            "those of this one layer; in the whole model the layers' are twelvefold.", ""]
     layer_table(out, args)
     out += ["", "## Registers, shared memory, occupancy", "",
             "Registers, static and dynamic shared memory, and theoretical occupancy (resident threads as a share of the most; in "
-            "brackets what limits them), bf16 build. Where a launch decides the block's size, %d threads are assumed." % DEFAULT_THREADS, ""]
+            "brackets what limits them), bf16 build, with the threads and the memory of the launches; attend_cached_kernel's for heads of "
+            "32 channels. Spills, of registers to memory, would stand in bold.", ""]
     kernel_table(out, args)
     out += ["", "## The attentions' kernels, one by one", "", "Embed 256, 8 heads, batch 1. cuBLAS's products move their operands once."]
     attention_kernels(out, args)
