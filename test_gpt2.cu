@@ -250,7 +250,7 @@ static Settings small_settings(const Attention *attention) {
     config->NH = settings.model.NH, config->max_T = settings.model.max_T, config->seed = 5;
     die_if(attention_configure(attention, config, NULL, &error), &error);
     if (attention->uses & USES_EPS) config->eps = 0.5f; // far from the kernel's pole, where rounding would grow
-    // A query of the first rows may be nearly orthogonal to its few keys: then a sum near delta is what rounding is divided by.
+    // A query of the first rows may be nearly orthogonal to its few keys: rounding is divided by a sum near delta then.
     if (!strcmp(attention->name, "yat-spherical")) config->delta = 0.01f;
     settings.seed = 5;
     // Wide weights, so that nothing is nearly linear; but signed scores add up to nearly nothing then, and rounding grows.

@@ -1,5 +1,5 @@
-// Matrix products in every orientation against plain loops in double, at sizes around every block and strip of core/product.c;
-// the same bits for any number of threads; our own product beside BLAS's.
+// Matrix products in every orientation against plain loops in double, at sizes around every block and strip of
+// core/product.c; the same bits for any number of threads; our own product beside BLAS's.
 #include "matmul.h"
 #include "memory.h"
 #include "product.h"

@@ -6,9 +6,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-// Starts the program once more with the settings in its environment, unless the user has chosen.
+// By the user, or by this program before it started itself again.
+static int is_chosen(void) {
+    return getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME");
+}
+
+// Starts the program once more with the settings in its environment.
 static void start_again(char **argv, const char *const settings[][2]) {
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
     for (int i = 0; settings[i][0]; i++) setenv(settings[i][0], settings[i][1], 1);
     execv("/proc/self/exe", argv); // where that fails the program just goes on, spinning
 }
@@ -27,6 +31,7 @@ static int others_running(void) {
 void threads_wait_politely(char **argv) {
     static const char *const sleep_at_once[][2] = {{"OMP_WAIT_POLICY", "passive"}, {NULL, NULL}};
     static const char *const spin_first[][2] = {{"GOMP_SPINCOUNT", "2000"}, {"KMP_BLOCKTIME", "1"}, {NULL, NULL}};
+    if (is_chosen()) return;
     int has_room = others_running() + omp_get_max_threads() <= omp_get_num_procs();
     start_again(argv, has_room ? spin_first : sleep_at_once);
 }
