@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Decoding and prefill of one sequence here and in llama.cpp, side by side on the same machine and the same model.
 
-    dev/bench/bench_decode.py [--model DIRECTORY] [--threads 2] [--rounds 5] [--tokens 48]
+    dev/bench/bench_decode.py [--model DIRECTORY] [--threads 2] [--rounds 6] [--most-rounds 20] [--tokens 48]
 
 The model is GPT-2 124M with random weights, or one given; llama.cpp (the `xllamacpp` package) gets it as F32 through
-export_gguf. All take turns, so that a machine that is busy for a while is busy for all; ratios are taken within a round.
-Decoding is timed from a position of 5 and of 512 on, greedily, with the choice of each token; prefill over 512 tokens.
+export_gguf. All take turns, so that a machine that is busy for a while is busy for all; ratios are taken within a round,
+and rounds go on until the quartiles of each are less than 10 % apart, or for --most-rounds. What decoding may reach at most
+is told by the rate at which memory is read in the same round. Decoding is timed from a position of 5 and of 512 on, greedily, with the choice of each token; prefill over 512 tokens.
 """
 import argparse
 import base64
@@ -18,18 +19,21 @@ import sys
 import tempfile
 import time
 
-from results import record
+from results import machine_now, quartiles, record, settled
 
 CONTEXT, VOCABULARY, LAYERS, HEADS, WIDTH = 1024, 50257, 12, 12, 768
 SHORT, LONG = 5, 512
-KINDS = ("fp32", "bf16", "int8")
+KINDS = {"fp32": 4, "bf16": 2, "int8": 1}  # bytes per weight
+PAIRS = [("slay.c fp32", "llama.cpp F32")] + [(f"slay.c {kind}", "slay.c fp32") for kind in ("bf16", "int8")]
+TITLES = f"prefill {LONG}", f"decode at {SHORT}", f"decode at {LONG}"
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", metavar="DIRECTORY", help="a softmax checkpoint; default: GPT-2 124M, random weights")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=6, help="at least so many")
+    parser.add_argument("--most-rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=48, help="tokens that each decoding is timed over")
     parser.add_argument("--llama-child", metavar="GGUF", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -134,8 +138,8 @@ def make_model(directory):
 
 
 def run_round(options, model, llama):
-    """{name: (prefill of LONG, decode from SHORT, decode from LONG)} in tokens per second"""
-    figures = {}
+    """{name: (prefill of LONG, decode from SHORT, decode from LONG)} in tokens per second; "memory": bytes per second"""
+    figures = {"memory": 1e9 * machine_now(options.threads)["gigabytes_per_second"]}
     contenders = {"llama.cpp F32": llama.run}
     for kind in KINDS:
         contenders[f"slay.c {kind}"] = lambda position, tokens, kind=kind: run_slay(options, model, kind, position, tokens)
@@ -146,32 +150,66 @@ def run_round(options, model, llama):
     return figures
 
 
+def ratios_of(rounds, name, other, i):
+    return [r[name][i] / r[other][i] for r in rounds]
+
+
+def enough(rounds):
+    return all(settled(ratios_of(rounds, name, other, i)) for name, other in PAIRS for i in (1, 2))
+
+
+def run_rounds(options, model, llama):
+    rounds = []
+    while len(rounds) < options.rounds or len(rounds) < options.most_rounds and not enough(rounds):
+        rounds.append(run_round(options, model, llama))
+        print(f"round {len(rounds)}: memory {rounds[-1]['memory'] / 1e9:.0f} GB/s, " +
+              ", ".join(f"{name} {f[0]:.0f} {f[1]:.1f} {f[2]:.1f}" for name, f in rounds[-1].items() if name != "memory"),
+              flush=True)
+    return rounds
+
+
+def memory_share(options, rounds, kind, position):
+    """Of the memory's own rate: the weights, and the keys and values so far, are read once for a token."""
+    weights = KINDS[kind] * WIDTH * (12 * WIDTH * LAYERS + VOCABULARY)
+    cache = 4 * 2 * WIDTH * LAYERS * (position + options.tokens / 2)
+    i = 1 if position == SHORT else 2
+    return statistics.median((weights + cache) * r[f"slay.c {kind}"][i] / r["memory"] for r in rounds)
+
+
 def spread(values):
-    return f"{statistics.median(values):8.2f} ({min(values):.2f} .. {max(values):.2f})"
+    low, high = quartiles(values)
+    return f"{statistics.median(values):8.2f} ({low:.2f} .. {high:.2f})"
 
 
 def print_table(options, rounds):
-    titles = f"prefill {LONG}", f"decode at {SHORT}", f"decode at {LONG}"
-    print(f"\n{options.threads} threads, {options.rounds} rounds, tokens/s: median (least .. most)")
-    print(f"{'':16}" + "".join(f"{title:>28}" for title in titles))
+    print(f"\n{options.threads} threads, {len(rounds)} rounds, tokens/s: median (quartiles)")
+    print(f"{'':16}" + "".join(f"{title:>28}" for title in TITLES))
     for name in rounds[0]:
-        print(f"{name:16}" + "".join(f"{spread([r[name][i] for r in rounds]):>28}" for i in range(3)))
+        if name != "memory":
+            print(f"{name:16}" + "".join(f"{spread([r[name][i] for r in rounds]):>28}" for i in range(3)))
     print("ratios within a round")
-    pairs = [("slay.c fp32", "llama.cpp F32")] + [(f"slay.c {kind}", "slay.c fp32") for kind in KINDS[1:]]
+    for name, other in PAIRS:
+        print(f"{name} / {other:13}" + "".join(f"{spread(ratios_of(rounds, name, other, i)):>28}" for i in range(3)))
+
+
+def record_results(options, rounds):
     wanted = {"fp32": (2, 1.5, 1.5), "bf16": (None, 1.6, 1.6), "int8": (None, 2.8, 2.8)}
-    for name, other in pairs:
-        ratios = [[r[name][i] / r[other][i] for r in rounds] for i in range(3)]
+    for name, other in PAIRS:
         kind = name.split()[-1]
-        for i in range(3):
+        for i, position in enumerate((None, SHORT, LONG)):
             ours, theirs = (statistics.median(r[which][i] for r in rounds) for which in (name, other))
-            record(f"{titles[i]}, {kind}", "tokens/s", ours, other, theirs, ratios[i], wanted[kind][i])
-        print(f"{name} / {other:13}" + "".join(f"{spread(values):>28}" for values in ratios))
+            share = memory_share(options, rounds, kind, position) if position and not options.model else None
+            record(f"{TITLES[i]}, {kind}", "tokens/s", ours, other, theirs, ratios_of(rounds, name, other, i),
+                   wanted[kind][i], share)
+            if share:
+                print(f"{TITLES[i]}, {kind}: {100 * share:.0f}% of the rate at which memory is read")
 
 
 def main():
     options = parse_options()
     if options.llama_child:
         return llama_child(options)
+    options.most_rounds = max(options.rounds, options.most_rounds)
     if not os.access("./sample_gpt2", os.X_OK) or not os.access("./export_gguf", os.X_OK):
         sys.exit("./sample_gpt2 or ./export_gguf is missing; run make, and this from the project's root")
     with tempfile.TemporaryDirectory() as directory:
@@ -181,14 +219,11 @@ def main():
         llama = Llama(options, gguf)
         try:
             llama.run(SHORT, 4)  # warms up
-            rounds = []
-            for i in range(options.rounds):
-                rounds.append(run_round(options, model, llama))
-                print(f"round {i + 1} of {options.rounds}: " +
-                      ", ".join(f"{name} {f[0]:.0f} {f[1]:.1f} {f[2]:.1f}" for name, f in rounds[-1].items()), flush=True)
+            rounds = run_rounds(options, model, llama)
         finally:
             llama.close()
     print_table(options, rounds)
+    record_results(options, rounds)
 
 
 if __name__ == "__main__":

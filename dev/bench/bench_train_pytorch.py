@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """A training step here and in PyTorch (eager and compiled, fused AdamW), side by side on the same machine.
 
-    dev/bench/bench_train_pytorch.sh [--batch 4] [--sequence 64] [--threads 2] [--rounds 5] [--steps 8]
+    dev/bench/bench_train_pytorch.sh [--batch 4] [--sequence 64] [--threads 2] [--rounds 6] [--most-rounds 20] [--steps 2]
                                      [--attentions softmax,slay] [--peers eager,compile] [--model small] [--vocab 4096]
 
-Both train the same GPT-2 in float32 on the same random tokens: forward, backward, clipping, AdamW. The two take turns,
-each in a process of its own, so that a machine that is busy for a while is busy for both; the ratio is taken within each
-round. The first steps of a process (--skip) do not count. Peak memory is the process's largest resident set.
+Both train the same GPT-2 in float32 on the same random tokens: forward, backward, clipping, AdamW. Each is a process of
+its own that runs all the time, but all are stopped except the one whose turn it is, and a turn is a few steps long: a
+machine that is busy for a while is busy for all of them. The ratio is taken within a round of turns, and rounds go on
+until its quartiles are less than 10 % apart, or for --most-rounds. The first steps of a process (--skip) do not count,
+nor does a step that a stop has cut in two. Peak memory is the process's largest resident set.
 """
 import argparse
-import functools
 import itertools
 import json
 import os
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from results import record
+from results import machine_now, quartiles, record, settled
 
 SIZES = {"tiny": (4, 4, 128), "small": (6, 8, 256), "gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}
 
@@ -35,14 +36,17 @@ def parse_options():
     parser.add_argument("--batch", type=int, default=4, help="rows per step")
     parser.add_argument("--sequence", type=int, default=64, help="tokens per row")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8, help="steps per round that count")
-    parser.add_argument("--skip", type=int, default=2, help="steps per round before those")
+    parser.add_argument("--rounds", type=int, default=6, help="at least so many")
+    parser.add_argument("--most-rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=2, help="steps per turn")
+    parser.add_argument("--skip", type=int, default=2, help="steps of each process before its first turn")
     parser.add_argument("--wanted", default="", help="how many times as fast it should be as each of the others, with "
                         "commas, for the table of make bench")
-    parser.add_argument("--start-up", action="store_true", help="the time to the first step goes into that table too")
-    parser.add_argument("--pytorch-child", metavar="SHARD", help=argparse.SUPPRESS)
+    parser.add_argument("--wanted-memory", type=float, help="how many times its memory PyTorch should need, likewise")
+    parser.add_argument("--start-up", action="store_true", help="the time to the first step too")
+    parser.add_argument("--pytorch-child", nargs=2, metavar=("SHARD", "LOG"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.most_rounds = max(options.rounds, options.most_rounds)
     options.context = max(1024, options.sequence)
     return options
 
@@ -88,7 +92,7 @@ def make_gpt2(torch, layers, heads, width, context, vocabulary):
 
 
 def pytorch_child(options):
-    """Prints {"ms": ..., "loss": ...} for each step."""
+    """Trains until it is killed, with a line {"type": "step", "ms": ..., "loss": ...} in the log for each step."""
     import numpy
     import torch
 
@@ -99,9 +103,11 @@ def pytorch_child(options):
     groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": 0.1},
               {"params": [p for p in model.parameters() if p.dim() != 2], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=6e-6, betas=(0.9, 0.95), fused=True)
-    tokens = torch.from_numpy(numpy.fromfile(options.pytorch_child, dtype="<u2", offset=1024).astype("int64"))
+    shard, log_path = options.pytorch_child
+    tokens = torch.from_numpy(numpy.fromfile(shard, dtype="<u2", offset=1024).astype("int64"))
     B, T = options.batch, options.sequence
-    for step in range(options.skip + options.steps):
+    log = open(log_path, "w")
+    for step in itertools.count():
         start = time.perf_counter()
         begin = step * B * T % (len(tokens) - B * T - 1)
         inputs, targets = tokens[begin : begin + B * T].view(B, T), tokens[begin + 1 : begin + B * T + 1].view(B, T)
@@ -111,33 +117,48 @@ def pytorch_child(options):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         value = loss.item()
-        print(json.dumps({"ms": 1e3 * (time.perf_counter() - start), "loss": value}), flush=True)
+        print(json.dumps({"type": "step", "ms": 1e3 * (time.perf_counter() - start), "loss": value}), file=log, flush=True)
 
 
 # ---- both, as processes
 
 
-def peak_megabytes(process):
-    """Waits for the process to end."""
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_maxrss * 1024 / 1e6
+class Contender:
+    """A process that trains, and writes a line for each step to its log; stopped except in its turns."""
+
+    def __init__(self, command, log, environment=None):
+        self.log, self.seen, self.memory = log, 0, 0
+        self.process = subprocess.Popen(command, env=environment)
+
+    def steps(self):
+        try:
+            with open(self.log) as lines:
+                return [json.loads(line) for line in lines if line.endswith("\n") and '"type": "step"' in line]
+        except FileNotFoundError:
+            return []
+
+    def turn(self, count, skip=1):
+        """`count` steps after the first `skip`; by default after the one that the last stop has cut in two."""
+        wanted = self.seen + skip + count
+        os.kill(self.process.pid, signal.SIGCONT)
+        while len(steps := self.steps()) < wanted:
+            time.sleep(0.05)
+            if self.process.poll() is not None:
+                sys.exit(f"{self.process.args[0]} ended with {self.process.returncode} after {len(steps)} steps")
+        os.kill(self.process.pid, signal.SIGSTOP)
+        self.seen = len(self.steps())  # one more may have ended meanwhile
+        return steps[wanted - count : wanted]
+
+    def end(self):
+        """Kills it, so that it saves no checkpoint. Its largest resident set stays in `memory`, in megabytes."""
+        if self.process.returncode is None:
+            self.process.kill()
+            _, status, usage = os.wait4(self.process.pid, 0)
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.memory = usage.ru_maxrss * 1024 / 1e6
 
 
-def steps_so_far(run):
-    try:
-        with open(os.path.join(run, "metrics.jsonl")) as lines:
-            return [json.loads(line) for line in lines if line.endswith("\n") and '"type": "step"' in line]
-    except FileNotFoundError:
-        return []
-
-
-startups = []  # seconds
-shares = {}  # attention: the share of the machine's own sgemm rate in each round
-
-
-def run_slay(options, shard, directory, attention):
-    """(step times, losses, peak memory). Ends by SIGKILL once it has done its steps, so that it saves no checkpoint."""
+def start_slay(options, shard, directory, attention):
     run = os.path.join(directory, f"run_{time.monotonic_ns()}")
     layers, heads, width = map(str, SIZES[options.model])
     command = ["./train_gpt2", "--train", shard, "--no-shuffle", "--layers", layers, "--heads", heads, "--width", width,
@@ -145,41 +166,24 @@ def run_slay(options, shard, directory, attention):
                options.recompute, "--batch", str(options.batch), "--sequence",
                str(options.sequence), "--threads", str(options.threads), "--steps", "1000000", "--save-every", "0",
                "--quiet", "--out", run]
-    process = subprocess.Popen(command)
-    steps, wanted = [], options.skip + options.steps
-    try:
-        while len(steps) < wanted:
-            time.sleep(0.2)
-            if process.poll() is not None:
-                sys.exit(f"./train_gpt2 ended with {process.returncode} after {len(steps)} steps")
-            steps = steps_so_far(run)
-    finally:
-        if process.returncode is None:
-            process.kill()
-    memory = peak_megabytes(process)
-    steps = steps[options.skip : wanted]
-    with open(os.path.join(run, "metrics.jsonl")) as lines:
-        machine = json.loads(lines.readline())["machine"]
-    startups.append(machine["startup_seconds"])
-    shares.setdefault(attention, []).append(statistics.median(s["gflops"] for s in steps) / machine["gflops"])
-    return [s["ms"] for s in steps], [s["loss"] for s in steps], memory
+    return Contender(command, os.path.join(run, "metrics.jsonl"))
 
 
-def run_pytorch(options, shard, directory, way):
-    environment = dict(os.environ, OMP_NUM_THREADS=str(options.threads))
-    command = [sys.executable, os.path.abspath(__file__), "--pytorch-child", shard, "--peers", way]
-    for name in "model", "vocab", "batch", "sequence", "threads", "steps", "skip":
+def start_pytorch(options, shard, directory, way):
+    log = os.path.join(directory, f"pytorch_{way}.jsonl")
+    command = [sys.executable, os.path.abspath(__file__), "--pytorch-child", shard, log, "--peers", way]
+    for name in "model", "vocab", "batch", "sequence", "threads":
         command += [f"--{name}", str(getattr(options, name))]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=directory)
-    try:
-        steps = [json.loads(line) for line in process.stdout][options.skip :]
-    except BaseException:
-        process.kill()
-        raise
-    memory = peak_megabytes(process)
-    if process.returncode != 0 or len(steps) != options.steps:
-        sys.exit(f"PyTorch's process ended with {process.returncode} after {len(steps)} steps")
-    return [s["ms"] for s in steps], [s["loss"] for s in steps], memory
+    return Contender(command, log, dict(os.environ, OMP_NUM_THREADS=str(options.threads)))
+
+
+def startup_seconds(options, shard, directory):
+    """From the program's start to its first step, of a process of its own."""
+    contender = start_slay(options, shard, directory, options.attentions.split(",")[0])
+    contender.turn(1, skip=0)
+    contender.end()
+    with open(contender.log) as lines:
+        return json.loads(lines.readline())["machine"]["startup_seconds"]
 
 
 def write_shard(path, count, vocabulary):
@@ -192,36 +196,79 @@ def write_shard(path, count, vocabulary):
         file.write(header.tobytes() + tokens.tobytes())
 
 
-def print_table(options, rounds):
+# ---- rounds and what they came to
+
+
+def ratios_to(rounds, ours, name):
+    """In how much less time ours makes a step, in each round."""
+    return [statistics.median(r[name]) / statistics.median(r[ours]) for r in rounds]
+
+
+def run_rounds(options, contenders):
+    """Each round: {name: its steps' milliseconds}; and of the first contender the share of the sgemm rate at the time."""
+    ours, *others = contenders
+    rounds, shares = [], []
+    while len(rounds) < options.rounds or len(rounds) < options.most_rounds and not all(
+            settled(ratios_to(rounds, ours, name)) for name in others):
+        gflops = machine_now(options.threads)["gflops"]
+        steps = {name: contender.turn(options.steps) for name, contender in contenders.items()}
+        rounds.append({name: [step["ms"] for step in taken] for name, taken in steps.items()})
+        shares.append(statistics.median(step["gflops"] for step in steps[ours]) / gflops)
+        print(f"round {len(rounds)}: " + ", ".join(f"{name} {statistics.median(ms):.1f} ms" for name, ms in
+                                                   rounds[-1].items()), flush=True)
+    return rounds, shares
+
+
+def print_table(options, contenders, rounds, shares):
     B, T = options.batch, options.sequence
-    print(f"\n{options.model}, B={B}, T={T}, fp32, {options.threads} threads, {options.rounds} rounds of {options.steps} steps")
+    print(f"\n{options.model}, B={B}, T={T}, fp32, {options.threads} threads, {len(rounds)} rounds of {options.steps} steps")
     print(f"{'':18}{'ms per step':>14}{'quartiles':>18}{'tokens/s':>10}{'peak memory':>14}{'loss':>9}")
-    for name in rounds[0]:
-        times = sorted(ms for r in rounds for ms in r[name][0])
-        median, quarter = statistics.median(times), len(times) // 4
-        quartiles = f"{times[quarter]:.0f} .. {times[-1 - quarter]:.0f}"
-        memory, loss = max(r[name][2] for r in rounds), rounds[-1][name][1][-1]
-        print(f"{name:18}{median:14.1f}{quartiles:>18}{1e3 * B * T / median:10.0f}{memory:11.0f} MB{loss:9.3f}")
-    ours, *others = rounds[0]
-    for attention, values in shares.items():
-        print(f"share of the machine's sgemm rate, {attention}: {100 * statistics.median(values):.0f}% "
-              f"({100 * min(values):.0f} .. {100 * max(values):.0f})")
+    for name, contender in contenders.items():
+        times = [ms for r in rounds for ms in r[name]]
+        median, (low, high) = statistics.median(times), quartiles(times)
+        print(f"{name:18}{median:14.1f}{f'{low:.0f} .. {high:.0f}':>18}{1e3 * B * T / median:10.0f}"
+              f"{contender.memory:11.0f} MB{contender.steps()[options.skip]['loss']:9.3f}")
+    ours, *others = contenders
+    low, high = quartiles(shares)
+    print(f"share of the machine's sgemm rate, {ours}: {100 * statistics.median(shares):.0f}% "
+          f"({100 * low:.0f} .. {100 * high:.0f})")
     targets = [float(number) for number in options.wanted.split(",") if number]
     for name, wanted in itertools.zip_longest(others, targets[:len(others)]):
-        ratios = sorted(statistics.median(r[ours][0]) / statistics.median(r[name][0]) for r in rounds)
-        record_result(options, rounds, ours, name, ratios, wanted)
-        print(f"{ours} is {1 / statistics.median(ratios):.2f} times as fast as {name} "
-              f"({1 / ratios[-1]:.2f} .. {1 / ratios[0]:.2f} over the rounds)")
+        ratios = ratios_to(rounds, ours, name)
+        low, high = quartiles(ratios)
+        print(f"{ours} is {statistics.median(ratios):.2f} times as fast as {name} (quartiles {low:.2f} .. {high:.2f})")
+        record_result(options, contenders, rounds, shares, ours, name, wanted)
+    if not others:
+        record(work_of(options, ours) + ", memory", "MB", contenders[ours].memory, "", None, [])
 
 
-def record_result(options, rounds, ours, name, ratios, wanted):
-    attention = ours.split()[-1]
-    work = f"{options.model} step, B={options.batch} T={options.sequence}" + ("" if attention == "softmax" else f", {attention}")
-    times = [statistics.median(ms for r in rounds for ms in r[side][0]) for side in (ours, name)]
-    share = statistics.median(shares[attention])
-    record(work, "ms", times[0], name, times[1], [1 / ratio for ratio in ratios], wanted, share)
-    memory = [max(r[side][2] for r in rounds) for side in (ours, name)]
-    record(work + ", memory", "MB", memory[0], name, memory[1], [r[name][2] / r[ours][2] for r in rounds])
+def work_of(options, ours):
+    """What the table of make bench calls it."""
+    special = [word for word in (ours.split()[-1], f"recompute {options.recompute}") if word not in ("softmax", "recompute none")]
+    return ", ".join([f"{options.model} step", f"B={options.batch} T={options.sequence}"] + special)
+
+
+def record_result(options, contenders, rounds, shares, ours, name, wanted):
+    work = work_of(options, ours)
+    times = [statistics.median(ms for r in rounds for ms in r[side]) for side in (ours, name)]
+    record(work, "ms", times[0], name, times[1], ratios_to(rounds, ours, name), wanted, statistics.median(shares))
+    memory = [contenders[side].memory for side in (ours, name)]
+    record(work + ", memory", "MB", memory[0], name, memory[1], [memory[1] / memory[0]], options.wanted_memory)
+
+
+def compare(options, shard, directory):
+    starts = {f"slay.c {name}": (start_slay, name) for name in options.attentions.split(",")}
+    starts |= {f"PyTorch {way}": (start_pytorch, way) for way in options.peers.split(",") if way != "none"}
+    contenders = {}
+    try:
+        for name, (start, variant) in starts.items():
+            contenders[name] = start(options, shard, directory, variant)
+            contenders[name].turn(1, options.skip - 1)
+        rounds, shares = run_rounds(options, contenders)
+    finally:
+        for contender in contenders.values():
+            contender.end()
+    print_table(options, contenders, rounds, shares)
 
 
 def main():
@@ -230,22 +277,15 @@ def main():
         return pytorch_child(options)
     if not os.access("./train_gpt2", os.X_OK):
         sys.exit("./train_gpt2 is missing; run make, and this from the project's root")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the code that ends the other process
-    contenders = {f"slay.c {name}": functools.partial(run_slay, attention=name) for name in options.attentions.split(",")}
-    ways = [way for way in options.peers.split(",") if way != "none"]
-    contenders |= {f"PyTorch {way}": functools.partial(run_pytorch, way=way) for way in ways}
-    rounds = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the code that ends the other processes
     with tempfile.TemporaryDirectory() as directory:
         shard = os.path.join(directory, "tokens.bin")
         write_shard(shard, 1 << 20, options.vocab)
-        for i in range(options.rounds):
-            rounds.append({name: contender(options, shard, directory) for name, contender in contenders.items()})
-            medians = ", ".join(f"{name} {statistics.median(r[0]):.1f} ms" for name, r in rounds[-1].items())
-            print(f"round {i + 1} of {options.rounds}: {medians}", flush=True)
-    print_table(options, rounds)
-    print(f"start-up to the first step: {statistics.median(startups):.2f} s ({min(startups):.2f} .. {max(startups):.2f})")
-    if options.start_up:
-        record(f"start-up, {options.model} with random weights", "s", statistics.median(startups), "", None, [])
+        if options.start_up:
+            startups = [startup_seconds(options, shard, directory) for _ in range(5)]
+            print(f"start-up to the first step: {statistics.median(startups):.2f} s ({min(startups):.2f} .. {max(startups):.2f})")
+            record(f"start-up, {options.model} with random weights", "s", statistics.median(startups), "", None, [])
+        compare(options, shard, directory)
 
 
 if __name__ == "__main__":

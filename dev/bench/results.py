@@ -10,6 +10,28 @@ import fileinput
 import json
 import os
 import statistics
+import subprocess
+
+SPREAD = 0.1  # how far apart the quartiles of a ratio may be, of its median
+
+
+def quartiles(values):
+    """The first and the third."""
+    if len(values) < 2:
+        return values[0], values[0]
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return first, third
+
+
+def settled(ratios):
+    """Whether the rounds so far are enough."""
+    first, third = quartiles(ratios)
+    return third - first < SPREAD * statistics.median(ratios)
+
+
+def machine_now(threads):
+    """{"gflops": ..., "gigabytes_per_second": ...}, as the machine is at this moment."""
+    return json.loads(subprocess.run(["build/bench_machine", str(threads)], check=True, capture_output=True).stdout)
 
 
 def record(work, unit, ours, peer, theirs, ratios, wanted=None, share=None):
@@ -18,10 +40,10 @@ def record(work, unit, ours, peer, theirs, ratios, wanted=None, share=None):
     path = os.environ.get("BENCH_RESULTS")
     if not path:
         return
-    ratios = sorted(ratios)
+    low, high = quartiles(ratios) if ratios else (None, None)
     line = {"work": work, "unit": unit, "ours": ours, "peer": peer, "theirs": theirs,
-            "ratio": statistics.median(ratios) if ratios else None, "low": ratios[0] if ratios else None,
-            "high": ratios[-1] if ratios else None, "wanted": wanted, "share": share}
+            "ratio": statistics.median(ratios) if ratios else None, "low": low, "high": high,
+            "rounds": len(ratios), "wanted": wanted, "share": share}
     with open(path, "a") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -33,13 +55,14 @@ def short(value):
 
 
 def cells(line):
-    ratio = "" if line["ratio"] is None else f"{line['ratio']:.2f}x ({line['low']:.2f} .. {line['high']:.2f})"
+    ratio = "" if line["ratio"] is None else f"{line['ratio']:.2f}x" if line["low"] == line["high"] else \
+        f"{line['ratio']:.2f}x ({line['low']:.2f} .. {line['high']:.2f})"
     wanted = "" if line["wanted"] is None else f"{line['wanted']:g}x"
     share = "" if line["share"] is None else f"{100 * line['share']:.0f}%"
     return [line["work"], line["unit"], short(line["ours"]), line["peer"], short(line["theirs"]), ratio, wanted, share]
 
 
-HEADER = ["work", "unit", "slay.c", "peer", "its", "better by (spread)", "wanted", "of the limit"]
+HEADER = ["work", "unit", "slay.c", "peer", "its", "better by (quartiles)", "wanted", "of the limit"]
 
 
 def main():

@@ -23,23 +23,27 @@ if ! "$python" -c "import torch, numpy, tiktoken, regex, safetensors, xllamacpp"
     "$python" -m pip install --quiet $packages || { echo "cannot install $packages; is the network there?" >&2; exit 1; }
 fi
 make --no-print-directory -s all build/bench_attention_softmax build/bench_attention_linear \
-    build/bench_attention_scaling build/bench_loader build/bench_product || exit 1
+    build/bench_attention_scaling build/bench_loader build/bench_product build/bench_machine || exit 1
 mkdir -p build/bench docs/results
 machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr), $(date +%Y-%m-%d)"
 
 bench_products() { build/bench_product; }
 train() { "$python" dev/bench/bench_train_pytorch.py "$@"; }
-bench_train64() { train --batch 4 --sequence 64 --rounds 4 --steps 6 --peers eager,compile --wanted 1.4,1.3 --start-up; }
-bench_train256() { train --batch 4 --sequence 256 --rounds 3 --steps 3 --skip 1 --peers eager,compile --wanted 1.4,1.3; }
-bench_train1024() { train --batch 1 --sequence 1024 --rounds 3 --steps 3 --skip 1 --peers eager,compile --wanted 1.4,1.3; }
-bench_small() { train --model small --vocab 4096 --batch 4 --sequence 256 --steps 30 --wanted 2; }
+bench_train64() { train --batch 4 --sequence 64 --steps 4 --peers eager,compile --wanted 1.4,1.3 --start-up; }
+bench_train256() { train --batch 4 --sequence 256 --most-rounds 12 --peers eager,compile --wanted 1.4,1.3; }
+bench_train1024() { train --batch 1 --sequence 1024 --most-rounds 12 --peers eager,compile --wanted 1.4,1.3; }
+bench_small() {
+    for rows in 1 4; do
+        train --model small --vocab 4096 --batch "$rows" --sequence 256 --steps $((20 / rows)) --wanted 2
+    done
+}
 bench_slay() {
-    train --batch 1 --sequence 1024 --rounds 4 --steps 3 --skip 1 --attentions slay,softmax --peers none --wanted 0.95
-    train --batch 1 --sequence 2048 --rounds 3 --steps 3 --skip 1 --attentions slay,softmax --peers none --wanted 1
+    train --batch 1 --sequence 1024 --most-rounds 12 --attentions slay,softmax --peers none --wanted 0.95
+    train --batch 1 --sequence 2048 --most-rounds 10 --steps 1 --attentions slay,softmax --peers none --wanted 1
 }
 bench_memory() {
-    train --batch 4 --sequence 1024 --rounds 1 --steps 1 --skip 1
-    train --batch 4 --sequence 1024 --rounds 1 --steps 1 --skip 1 --recompute blocks --peers none
+    train --batch 4 --sequence 1024 --rounds 1 --most-rounds 1 --steps 1 --skip 1 --wanted-memory 1.667
+    train --batch 4 --sequence 1024 --rounds 1 --most-rounds 1 --steps 1 --skip 1 --recompute blocks --peers none
 }
 bench_attention() {
     "$python" dev/bench/bench_attention_softmax.py
