@@ -37,6 +37,7 @@ typedef struct {
     void *packed;        // memory of the packed weights
     MatvecInput *inputs; // one per thread
     real *normed;        // (threads, C)
+    int *taken;          // (1 + 4L): pieces of each of a token's products that threads have taken
     int threads;
     Arena arena;
 } Decoder;
@@ -94,12 +95,13 @@ static void decoder_create(Decoder *decoder, GPT2 *model, WeightKind kind, int k
     arena_allocate(&decoder->arena);
     memset(decoder->cache, 0, (size_t)model->config.L * decoder->cache_size * sizeof(real));
     decoder->inputs = memory_allocate(threads, sizeof(MatvecInput), "the decoder's vectors");
+    decoder->taken = memory_allocate(1 + 4 * (size_t)model->config.L, sizeof *decoder->taken, "the decoder's counters");
     for (size_t t = 0; t < threads; t++) decoder->inputs[t] = matvec_input_create(4 * (int)C);
 }
 
 static void decoder_free(Decoder *decoder) {
     for (int t = 0; t < decoder->threads; t++) matvec_input_free(&decoder->inputs[t]);
-    free(decoder->inputs), free(decoder->layers), free(decoder->packed);
+    free(decoder->inputs), free(decoder->taken), free(decoder->layers), free(decoder->packed);
     arena_free(&decoder->arena);
 }
 
@@ -185,61 +187,65 @@ typedef struct { // one of the threads of a parallel region
     Decoder *decoder;
     MatvecInput *input;
     real *normed; // (C)
+    int *taken;   // pieces of its next product
     int thread, threads;
 } DecoderThread;
 
-static DecoderThread decoder_thread(Decoder *decoder) {
+// `product` is the number of the region's first product within the token.
+static DecoderThread decoder_thread(Decoder *decoder, int product) {
     int thread = omp_get_thread_num();
     return (DecoderThread){.decoder = decoder,
                            .input = &decoder->inputs[thread],
                            .normed = decoder->normed + (size_t)thread * (size_t)decoder->model->config.C,
+                           .taken = decoder->taken + product,
                            .thread = thread,
                            .threads = omp_get_num_threads()};
 }
 
-// The thread's rows of out = matrix inp + bias [+ residual].
-static RowRange multiply_share(const DecoderThread *self, real *out, const real *residual, const real *inp,
-                               const PackedMatrix *matrix, const real *bias) {
-    RowRange range = packed_share(matrix, self->thread, self->threads);
+// The thread's rows of out = matrix inp + bias [+ residual], behind a GELU if there is one.
+static void multiply_share(DecoderThread *self, real *out, const real *residual, const real *inp,
+                           const PackedMatrix *matrix, const real *bias, int then_gelu) {
+    SharedRows rows = {.matrix = matrix, .thread = self->thread, .threads = self->threads, .taken = self->taken++};
     matvec_input_set(self->input, inp, matrix->columns, matrix->kind);
-    matvec(out, matrix, self->input, bias, residual, range);
-    return range;
+    for (RowRange range; shared_rows_next(&rows, &range);) {
+        matvec(out, matrix, self->input, bias, residual, range);
+        if (then_gelu) gelu_forward(out + range.first, out + range.first, (size_t)(range.last - range.first));
+    }
 }
 
-// The same behind a LayerNorm, which every thread computes for itself: that is cheaper than waiting for another.
-static RowRange multiply_normed(const DecoderThread *self, real *out, const real *x, const real *ln_weight,
-                                const real *ln_bias, const PackedMatrix *matrix, const real *bias) {
+// The same of a row's LayerNorm, which every thread computes for itself: that is cheaper than waiting for another.
+static void multiply_normed(DecoderThread *self, real *out, const real *x, const real *ln_weight, const real *ln_bias,
+                            const PackedMatrix *matrix, const real *bias, int then_gelu) {
     real mean, rstd;
     layernorm_forward(self->normed, &mean, &rstd, x, ln_weight, ln_bias, 1, self->decoder->model->config.C);
-    return multiply_share(self, out, NULL, self->normed, matrix, bias);
+    multiply_share(self, out, NULL, self->normed, matrix, bias, then_gelu);
 }
 
 // What comes before the attention of layer l, or the logits behind the last layer.
-static void before_attention(const DecoderThread *self, int l) {
+static void before_attention(DecoderThread *self, int l) {
     Decoder *decoder = self->decoder;
     const Weights *weights = &decoder->model->weights;
     if (l < decoder->model->config.L) {
         const LayerWeights *w = &weights->layers[l];
         multiply_normed(self, decoder->wide, decoder->x, w->ln1_weight, w->ln1_bias, &decoder->layers[l].qkv,
-                        w->qkv_bias);
+                        w->qkv_bias, 0);
     } else {
-        multiply_normed(self, decoder->logits, decoder->x, weights->lnf_weight, weights->lnf_bias, &decoder->head,
-                        NULL);
+        multiply_normed(self, decoder->logits, decoder->x, weights->lnf_weight, weights->lnf_bias, &decoder->head, NULL,
+                        0);
     }
 }
 
 // What comes behind the attention of layer l, up to the next one's.
-static void after_attention(const DecoderThread *self, int l) {
+static void after_attention(DecoderThread *self, int l) {
     Decoder *decoder = self->decoder;
     const LayerWeights *w = &decoder->model->weights.layers[l];
     const PackedLayer *packed = &decoder->layers[l];
     real *x = decoder->x, *fc = decoder->wide2;
-    multiply_share(self, x, x, decoder->hidden, &packed->proj, w->proj_bias);
+    multiply_share(self, x, x, decoder->hidden, &packed->proj, w->proj_bias, 0);
 #pragma omp barrier
-    RowRange range = multiply_normed(self, fc, x, w->ln2_weight, w->ln2_bias, &packed->fc, w->fc_bias);
-    gelu_forward(fc + range.first, fc + range.first, (size_t)(range.last - range.first));
+    multiply_normed(self, fc, x, w->ln2_weight, w->ln2_bias, &packed->fc, w->fc_bias, 1);
 #pragma omp barrier
-    multiply_share(self, x, x, fc, &packed->fcproj, w->fcproj_bias);
+    multiply_share(self, x, x, fc, &packed->fcproj, w->fcproj_bias, 0);
 #pragma omp barrier
     before_attention(self, l + 1);
 }
@@ -248,9 +254,10 @@ static void after_attention(const DecoderThread *self, int l) {
 static void decoder_token(Decoder *decoder, int token) {
     GPT2 *model = decoder->model;
     decoder_embed(decoder, &token, 1);
+    memset(decoder->taken, 0, (1 + 4 * (size_t)model->config.L) * sizeof *decoder->taken);
 #pragma omp parallel num_threads(decoder->threads)
     {
-        DecoderThread self = decoder_thread(decoder);
+        DecoderThread self = decoder_thread(decoder, 0);
         before_attention(&self, 0);
     }
     for (int l = 0; l < model->config.L; l++) {
@@ -258,7 +265,7 @@ static void decoder_token(Decoder *decoder, int token) {
                                decoder->wide, model->constants[l], model->attention_work, &model->attention_config);
 #pragma omp parallel num_threads(decoder->threads)
         {
-            DecoderThread self = decoder_thread(decoder);
+            DecoderThread self = decoder_thread(decoder, 1 + 4 * l);
             after_attention(&self, l);
         }
     }
@@ -267,10 +274,11 @@ static void decoder_token(Decoder *decoder, int token) {
 
 // logits (V) of one hidden state (C)
 static void logits_of_one(Decoder *decoder, const real *hidden) {
+    decoder->taken[0] = 0;
 #pragma omp parallel num_threads(decoder->threads)
     {
-        DecoderThread self = decoder_thread(decoder);
-        multiply_share(&self, decoder->logits, NULL, hidden, &decoder->head, NULL);
+        DecoderThread self = decoder_thread(decoder, 0);
+        multiply_share(&self, decoder->logits, NULL, hidden, &decoder->head, NULL, 0);
     }
 }
 

@@ -10,6 +10,7 @@
 
 enum {
     STREAMS = 4,           // rows that are multiplied at once, each from its own part of the thread's rows
+    GROUP = 16,            // rows that a thread gets at least: those behind may go through vectors together
     RUN = 16,              // columns of a row that are multiplied at once
     LARGEST_INT8 = 127,    // of a weight
     LARGEST_INT16 = 16383, // of an input: a block's sum of products stays below 2^31
@@ -52,9 +53,33 @@ static void *row_data(const PackedMatrix *matrix, int row) {
 }
 
 RowRange packed_share(const PackedMatrix *matrix, int thread, int threads) {
-    int64_t pieces = (matrix->rows + STREAMS - 1) / STREAMS;
-    int first = (int)(pieces * thread / threads) * STREAMS, last = (int)(pieces * (thread + 1) / threads) * STREAMS;
+    int64_t groups = (matrix->rows + GROUP - 1) / GROUP;
+    int first = (int)(groups * thread / threads) * GROUP, last = (int)(groups * (thread + 1) / threads) * GROUP;
     return (RowRange){first, last < matrix->rows ? last : matrix->rows};
+}
+
+// A share in sixteenths: the first OWN are its thread's, the others are pieces for all.
+enum { SIXTEENTHS = 16, OWN = 12 };
+
+static RowRange sixteenths(RowRange share, int from, int to) {
+    int groups = (share.last - share.first + GROUP - 1) / GROUP;
+    int first = share.first + groups * from / SIXTEENTHS * GROUP, last = share.first + groups * to / SIXTEENTHS * GROUP;
+    return (RowRange){first, last < share.last ? last : share.last};
+}
+
+int shared_rows_next(SharedRows *rows, RowRange *range) {
+    *range = (RowRange){0, 0};
+    if (!rows->begun) *range = sixteenths(packed_share(rows->matrix, rows->thread, rows->threads), 0, OWN);
+    rows->begun = 1;
+    while (range->first >= range->last) {
+        int piece;
+#pragma omp atomic capture
+        piece = (*rows->taken)++;
+        int from = OWN + piece / rows->threads; // the threads' first pieces, then their second ones
+        if (from >= SIXTEENTHS) return 0;
+        *range = sixteenths(packed_share(rows->matrix, piece % rows->threads, rows->threads), from, from + 1);
+    }
+    return 1;
 }
 
 // ---- packing

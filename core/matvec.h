@@ -53,8 +53,21 @@ typedef struct {
     int first, last; // `last` is not included
 } RowRange;
 
-// The rows of one of so many threads.
+// The rows that one of so many threads has packed.
 RowRange packed_share(const PackedMatrix *matrix, int thread, int threads);
+
+// How the threads share a product: each takes the greater part of its own share, in long streams, and what is left of all
+// shares lies in pieces for whoever is ready first. The cores of a shared machine are not always equally fast, and in a
+// decoder the threads wait for each other five times a layer.
+typedef struct {
+    const PackedMatrix *matrix;
+    int thread, threads;
+    int *taken; // pieces, by all threads; 0 before the first of them begins
+    int begun;
+} SharedRows;
+
+// The thread's next rows; 0 when there are no more. Whatever their bounds, they lie at multiples of 16.
+int shared_rows_next(SharedRows *rows, RowRange *range);
 
 // out[r] = sum over c of matrix[r][c] x[c] + bias[r] + residual[r] for the rows of `range`; bias and residual may be NULL,
 // residual may be out.

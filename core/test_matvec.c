@@ -47,13 +47,14 @@ static void problem_free(Problem *p) {
 }
 
 static void multiply(real *out, const Problem *p, const real *bias, const real *residual, int threads) {
+    int taken = 0;
     omp_set_num_threads(threads);
 #pragma omp parallel
     {
         MatvecInput input = matvec_input_create(p->columns);
         matvec_input_set(&input, p->x, p->columns, p->matrix.kind);
-        matvec(out, &p->matrix, &input, bias, residual,
-               packed_share(&p->matrix, omp_get_thread_num(), omp_get_num_threads()));
+        SharedRows rows = {&p->matrix, omp_get_thread_num(), omp_get_num_threads(), &taken, 0};
+        for (RowRange range; shared_rows_next(&rows, &range);) matvec(out, &p->matrix, &input, bias, residual, range);
         matvec_input_free(&input);
     }
 }
@@ -188,9 +189,9 @@ static void zeros_and_numbers_that_are_not_finite(void) {
     }
 }
 
-// The threads' shares cover every row once.
+// The shares, in which threads pack, follow each other up to the last row.
 static void shares_cover_the_rows(void) {
-    for (int rows = 1; rows < 40; rows++) {
+    for (int rows = 1; rows < 200; rows++) {
         PackedMatrix matrix = packed_borrow(NULL, rows, 1);
         for (int threads = 1; threads < 9; threads++) {
             int next = 0;
@@ -204,6 +205,45 @@ static void shares_cover_the_rows(void) {
     }
 }
 
+// Counts how often each row is taken when thread `late` comes after all the others have finished.
+static void take_rows(int *times, const PackedMatrix *matrix, int threads, int late) {
+    int taken = 0;
+    for (int i = 0; i < threads; i++) {
+        SharedRows rows = {matrix, (late + 1 + i) % threads, threads, &taken, 0};
+        for (RowRange range; shared_rows_next(&rows, &range);) {
+            CHECK(range.first % 16 == 0 && range.first < range.last);
+            CHECK(range.last % 16 == 0 || range.last == matrix->rows);
+            for (int r = range.first; r < range.last; r++) times[r]++;
+        }
+    }
+}
+
+static void threads_take_every_row_once(void) {
+    enum { MOST = 3072 };
+    static int times[MOST];
+    static const int sizes[] = {1, 4, 15, 16, 17, 63, 64, 200, 257, 768, 1000, MOST};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        PackedMatrix matrix = packed_borrow(NULL, sizes[i], 1);
+        for (int threads = 1; threads < 9; threads++)
+            for (int late = 0; late < threads; late++) {
+                memset(times, 0, sizeof times);
+                take_rows(times, &matrix, threads, late);
+                for (int r = 0; r < sizes[i]; r++) CHECK(times[r] == 1);
+            }
+    }
+}
+
+// A thread that comes late finds only its own part: the others have taken the pieces.
+static void who_is_ready_takes_more(void) {
+    PackedMatrix matrix = packed_borrow(NULL, 1024, 1);
+    int taken = 0, rows_of[2] = {0};
+    for (int thread = 0; thread < 2; thread++) {
+        SharedRows rows = {&matrix, thread, 2, &taken, 0};
+        for (RowRange range; shared_rows_next(&rows, &range);) rows_of[thread] += range.last - range.first;
+    }
+    CHECK(rows_of[0] == 640 && rows_of[1] == 384);
+}
+
 int main(void) {
     omp_set_dynamic(0);
     RUN(fp32_products);
@@ -213,5 +253,7 @@ int main(void) {
     RUN(int8_extremes);
     RUN(zeros_and_numbers_that_are_not_finite);
     RUN(shares_cover_the_rows);
+    RUN(threads_take_every_row_once);
+    RUN(who_is_ready_takes_more);
     return test_summary();
 }
