@@ -62,6 +62,7 @@ bench_scaling() {
 bench_decode() { "$python" dev/bench/bench_decode.py; }
 bench_data() {
     build/bench_loader
+    "$python" dev/bench/bench_reading.py
     [ -r data/austen/train.txt ] || { echo "scripts/get_corpus.sh austen fetches the tokenizer's text"; return; }
     "$python" dev/bench/bench_tokenizer.py data/austen/train.txt
 }
