@@ -1,5 +1,5 @@
 #!/bin/sh
-# make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about 30 minutes).
+# make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about 50 minutes).
 #   dev/bench/run.sh [PART...]     only these: products train64 train256 train1024 small slay memory attention scaling decode data
 # Each part's results stay in build/bench/PART.jsonl until it runs again, so a benchmark may be taken up part by part. The
 # table at the end shows all there are; once every part has run it also goes to docs/results/bench.md with the machine's
@@ -29,16 +29,16 @@ machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc)
 
 bench_products() { build/bench_product; }
 train() { "$python" dev/bench/bench_train_pytorch.py "$@"; }
-bench_train64() { train --batch 4 --sequence 64 --steps 4 --peers eager,compile --wanted 1.4,1.3 --start-up; }
-bench_train256() { train --batch 4 --sequence 256 --most-rounds 12 --peers eager,compile --wanted 1.4,1.3; }
-bench_train1024() { train --batch 1 --sequence 1024 --most-rounds 12 --peers eager,compile --wanted 1.4,1.3; }
+bench_train64() { train --batch 4 --sequence 64 --steps 3 --most-rounds 12 --peers eager,compile --wanted 1.4,1.3 --start-up; }
+bench_train256() { train --batch 4 --sequence 256 --steps 1 --most-rounds 10 --peers eager,compile --wanted 1.4,1.3; }
+bench_train1024() { train --batch 1 --sequence 1024 --steps 1 --most-rounds 10 --peers eager,compile --wanted 1.4,1.3; }
 bench_small() {
     for rows in 1 4; do
         train --model small --vocab 4096 --batch "$rows" --sequence 256 --steps $((20 / rows)) --wanted 2
     done
 }
 bench_slay() {
-    train --batch 1 --sequence 1024 --most-rounds 12 --attentions slay,softmax --peers none --wanted 0.95
+    train --batch 1 --sequence 1024 --steps 1 --most-rounds 15 --attentions slay,softmax --peers none --wanted 0.95
     train --batch 1 --sequence 2048 --most-rounds 10 --steps 1 --attentions slay,softmax --peers none --wanted 1
 }
 bench_memory() {
