@@ -339,11 +339,13 @@ static double evaluate(Model *model, int64_t step) {
 
 // Differences of weights are shares of the tensor's largest number, or of 0.1, the size of the weights at the start, for
 // tensors that begin as zeros. Ten steps of 3e-3 move a weight by up to 0.03: in bf16 the two models are closer than that.
+// In bf16 losses were found to differ by 0.009, norms by 0.06, weights by 0.02; from PyTorch's by 0.0006, 0.003 and 0.013
+// of their size; logits of decoding by 0.03.
 #ifdef PRECISION_BF16
-static const double LOSS_BOUND = 0.05, WEIGHT_BOUND = 0.03, LEAST_SCALE = 1;
-static const double PYTORCH_BOUND = 0.02, PYTORCH_WEIGHT_BOUND = 0.05;
+static const double LOSS_BOUND = 0.025, NORM_BOUND = 0.15, WEIGHT_BOUND = 0.03, DECODE_BOUND = 0.06, LEAST_SCALE = 1;
+static const double PYTORCH_BOUND = 2e-3, PYTORCH_WEIGHT_BOUND = 0.03;
 #else
-static const double LOSS_BOUND = 1e-4, WEIGHT_BOUND = 1e-4, LEAST_SCALE = 0.1;
+static const double LOSS_BOUND = 1e-4, NORM_BOUND = 1e-3, WEIGHT_BOUND = 1e-4, DECODE_BOUND = 1e-4, LEAST_SCALE = 0.1;
 static const double PYTORCH_BOUND = 1e-5, PYTORCH_WEIGHT_BOUND = 1e-5;
 #endif
 
@@ -384,7 +386,7 @@ static void train_beside_twin(const Settings &settings, int steps) {
     for (int step = 0; step < steps; step++) {
         StepOutcome found = train_step(&gpu, step), expected = train_step(&cpu, step);
         CHECK_CLOSE(found.loss, expected.loss, LOSS_BOUND);
-        if (!noisy) CHECK_CLOSE(found.norm, expected.norm, 10 * LOSS_BOUND * (1 + expected.norm));
+        if (!noisy) CHECK_CLOSE(found.norm, expected.norm, NORM_BOUND * (1 + expected.norm));
         CHECK(!found.bad);
     }
     check_same_model(settings.attention, &gpu, &cpu, WEIGHT_BOUND);
@@ -530,33 +532,44 @@ static void a_run_moves_between_gpu_and_cpu(void) {
 }
 
 // A NaN in a weight or in a moment's place: found, named as the twin names it, and kept from every weight.
-static void bad_numbers_stay_out(void) {
-    static const int places[] = {0, 2 + QKV_WEIGHT, 2 + LAYER_TENSORS + FC_BIAS, 2 + 2 * LAYER_TENSORS + 1};
+static void check_bad_number_in(int place) {
     Settings settings = tiny_settings();
-    for (int place : places) {
-        Model gpu(gpu_backend(), settings), cpu(*twin_backend(), settings), before(gpu_backend(), settings);
-        train_step(&gpu, 0), train_step(&cpu, 0);
-        for (Model *model : {&gpu, &cpu}) {
-            model->fetch();
-            model->tensors().parameters[place].value[0] = NAN;
-            model->send();
-        }
-        copy_model(&before, &gpu);
-        StepOutcome found = train_step(&gpu, 1), expected = train_step(&cpu, 1);
-        CHECK(!isfinite(found.loss) || !isfinite(found.norm));
-        CHECK(found.bad && expected.bad);
-        char trouble[128];
-        snprintf(trouble, sizeof trouble, "%s", gpu.backend.find_trouble(gpu.model, found.bad));
-        CHECK_CONTAINS(cpu.backend.find_trouble(cpu.model, expected.bad), trouble);
-        for (Model *model : {&gpu, &before}) {
-            model->fetch();
-            model->tensors().parameters[place].value[0] = 0;
-        }
-        ModelTensors a = gpu.tensors(), b = before.tensors();
-        for (int i = 0; i < a.count; i++)
-            CHECK(!memcmp(a.parameters[i].value, b.parameters[i].value, a.parameters[i].count * sizeof(real)) &&
-                  !memcmp(a.parameters[i].m, b.parameters[i].m, a.parameters[i].count * sizeof(real)));
+    Model gpu(gpu_backend(), settings), cpu(*twin_backend(), settings), before(gpu_backend(), settings);
+    train_step(&gpu, 0), train_step(&cpu, 0);
+    for (Model *model : {&gpu, &cpu}) {
+        model->fetch();
+        model->tensors().parameters[place].value[0] = NAN;
+        model->send();
     }
+    copy_model(&before, &gpu);
+    StepOutcome found = train_step(&gpu, 1), expected = train_step(&cpu, 1);
+    CHECK(!isfinite(found.loss) || !isfinite(found.norm));
+    CHECK(found.bad && expected.bad);
+    char trouble[128];
+    snprintf(trouble, sizeof trouble, "%s", gpu.backend.find_trouble(gpu.model, found.bad));
+    CHECK_CONTAINS(cpu.backend.find_trouble(cpu.model, expected.bad), trouble);
+    for (Model *model : {&gpu, &before}) {
+        model->fetch();
+        model->tensors().parameters[place].value[0] = 0;
+    }
+    ModelTensors a = gpu.tensors(), b = before.tensors();
+    for (int i = 0; i < a.count; i++)
+        CHECK(!memcmp(a.parameters[i].value, b.parameters[i].value, a.parameters[i].count * sizeof(real)) &&
+              !memcmp(a.parameters[i].m, b.parameters[i].m, a.parameters[i].count * sizeof(real)));
+}
+
+// Tests of their own, so that each fits well into the time that a mutant gets.
+static void a_bad_embedding_stays_out(void) {
+    check_bad_number_in(0);
+}
+static void a_bad_weight_stays_out(void) {
+    check_bad_number_in(2 + QKV_WEIGHT);
+}
+static void a_bad_bias_stays_out(void) {
+    check_bad_number_in(2 + LAYER_TENSORS + FC_BIAS);
+}
+static void a_bad_last_bias_stays_out(void) {
+    check_bad_number_in(2 + 2 * LAYER_TENSORS + 1);
 }
 
 // The logits behind every prefix, from the decoder, equal those of a forward pass over the whole: prompts of several
@@ -587,8 +600,7 @@ static void decode_beside_forward(const AttentionGPU *attention) {
         for (int t = prompt - 1; t < T; t++) {
             int n = t == prompt - 1 ? prompt : 1;
             const float *found = gpt2_step(&decoder, inputs.data() + t + 1 - n, n, NULL);
-            check_equal_within(attention->cpu->name, found, &expected[(size_t)(t * padded)], (size_t)V,
-                               10 * LAYER_BOUND);
+            check_equal_within(attention->cpu->name, found, &expected[(size_t)(t * padded)], (size_t)V, DECODE_BOUND);
         }
         decoder_free(&decoder);
         gpt2_free(&model);
@@ -675,7 +687,10 @@ int main(void) {
     RUN(the_same_as_pytorch);
     RUN(the_same_bits);
     RUN(a_run_moves_between_gpu_and_cpu);
-    RUN(bad_numbers_stay_out);
+    RUN(a_bad_embedding_stays_out);
+    RUN(a_bad_weight_stays_out);
+    RUN(a_bad_bias_stays_out);
+    RUN(a_bad_last_bias_stays_out);
     RUN(peaks_of_known_gpus);
     return test_summary();
 }

@@ -88,7 +88,7 @@ test-cuda-asan: $(CUDA_ASAN_TESTS)
 # without test_parallel_gpu, which has no kernel of its own.
 VALGRIND_ONLY ?= test_many_segments,test_prefill_in_segments,head_sizes_between_the_widths,near_pairs_keep_their_digits,$\
     random_numbers,embedding,layernorm,gelu_kernels,linear,classifier,rounding_is_fair,dropout_beside_its_twin,$\
-    decoding_equals_forward,bad_numbers_stay_out
+    decoding_equals_forward,a_bad_weight_stays_out
 test-cuda-valgrind: $(CUDA_VALGRIND_TESTS)
 	@TEST_ONLY="$(VALGRIND_ONLY)" RUN_UNDER="valgrind --quiet --error-exitcode=99" scripts/run_tests.sh $(filter-out %/test_parallel_gpu,$^)
 test-cuda-lazy: $(CUDA_FAST_TESTS)
