@@ -225,9 +225,10 @@ static void read_heads(Numbers &to, const Safetensors *file, const char *variant
     for (size_t i = 0; i < 2 * 53 * 8; i++) to[i / 8 % 53 * stride + column + i / (53 * 8) * 8 + i % 8] = heads[i];
 }
 
-// The fixture comes from float64. What bf16 makes of its inputs moves the results of steep kernels.
+// The fixture comes from float64. What bf16 makes of its inputs moves the results of steep kernels: by
+// 0.009 and 0.026.
 static void fixture_data(void) {
-    const double forward = sizeof(floatX) == 4 ? 1e-5 : 0.02, backward = sizeof(floatX) == 4 ? 1e-5 : 0.1;
+    const double forward = sizeof(floatX) == 4 ? 1e-5 : 0.02, backward = sizeof(floatX) == 4 ? 1e-5 : 0.06;
     Safetensors file;
     Error error;
     int status = safetensors_open(&file, "dev/fixtures/quadratic.safetensors", &error);
