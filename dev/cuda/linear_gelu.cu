@@ -8,11 +8,11 @@ out = GELU(inp weight + bias), what went into the GELU kept for backward. build/
 */
 #include "layer_case.h"
 
-enum { TILE = 16 };
+enum { TILE_SIDE = 16 };
 
 __global__ void from_global(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight, const floatX *bias,
                             int N, int C, int OC) {
-    int o = blockIdx.x * TILE + threadIdx.x, n = blockIdx.y * TILE + threadIdx.y;
+    int o = blockIdx.x * TILE_SIDE + threadIdx.x, n = blockIdx.y * TILE_SIDE + threadIdx.y;
     if (n >= N || o >= OC) return;
     float sum = to_float(bias[o]);
     for (int c = 0; c < C; c++) sum += to_float(inp[(size_t)n * C + c]) * to_float(weight[(size_t)c * OC + o]);
@@ -22,16 +22,16 @@ __global__ void from_global(floatX *out, floatX *gelu_inp, const floatX *inp, co
 
 __global__ void from_shared(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight, const floatX *bias,
                             int N, int C, int OC) {
-    __shared__ float inp_tile[TILE][TILE], weight_tile[TILE][TILE + 1];
-    int o = blockIdx.x * TILE + threadIdx.x, n = blockIdx.y * TILE + threadIdx.y;
+    __shared__ float inp_tile[TILE_SIDE][TILE_SIDE], weight_tile[TILE_SIDE][TILE_SIDE + 1];
+    int o = blockIdx.x * TILE_SIDE + threadIdx.x, n = blockIdx.y * TILE_SIDE + threadIdx.y;
     float sum = o < OC ? to_float(bias[o]) : 0;
-    for (int start = 0; start < C; start += TILE) {
+    for (int start = 0; start < C; start += TILE_SIDE) {
         int inp_c = start + (int)threadIdx.x, weight_c = start + (int)threadIdx.y;
         inp_tile[threadIdx.y][threadIdx.x] = n < N && inp_c < C ? to_float(inp[(size_t)n * C + inp_c]) : 0;
         weight_tile[threadIdx.y][threadIdx.x] =
             o < OC && weight_c < C ? to_float(weight[(size_t)weight_c * OC + o]) : 0;
         __syncthreads();
-        for (int c = 0; c < TILE; c++) sum += inp_tile[threadIdx.y][c] * weight_tile[c][threadIdx.x];
+        for (int c = 0; c < TILE_SIDE; c++) sum += inp_tile[threadIdx.y][c] * weight_tile[c][threadIdx.x];
         __syncthreads();
     }
     if (n < N && o < OC) {
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     Activation inp((size_t)N * C, 1), weight((size_t)C * OC, 0.3), bias((size_t)OC, 1), gelu_inp(count), out(count);
     twin_linear_forward(gelu_inp.data(), inp.data(), weight.data(), bias.data(), N, C, OC);
     twin_gelu_forward(out.data(), gelu_inp.data(), count);
-    dim3 grid(blocks_for((size_t)OC, TILE), blocks_for((size_t)N, TILE)), block(TILE, TILE);
+    dim3 grid(blocks_for((size_t)OC, TILE_SIDE), blocks_for((size_t)N, TILE_SIDE)), block(TILE_SIDE, TILE_SIDE);
     auto version = [&](int number) {
         if (number == 1)
             from_global<<<grid, block, 0, stream>>>(out.device, gelu_inp.device, inp.device, weight.device, bias.device,
