@@ -114,6 +114,12 @@ void *__tsan_memset(void *to, int value, size_t bytes) {
         }                                                                                                              \
         *expected = *address;                                                                                          \
         return 0;                                                                                                      \
+    }                                                                                                                  \
+    Integer __tsan_atomic##bits##_compare_exchange_val(volatile Integer *address, Integer expected, Integer value,     \
+                                                       int, int) {                                                     \
+        Integer old = *address;                                                                                        \
+        if (old == expected) *address = value;                                                                         \
+        return old;                                                                                                    \
     }
 ATOMICS(8, char)
 ATOMICS(32, int)
