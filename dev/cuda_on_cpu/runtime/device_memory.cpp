@@ -45,10 +45,24 @@ void poison(void *address, size_t bytes) {
 #endif
 }
 
+struct Pages {
+    char *first;
+    size_t bytes;
+};
+static Pages pages_of(const Allocation &allocation) {
+    char *first = (char *)((uintptr_t)allocation.start / page * page);
+    return {first, round_up((size_t)(allocation.start + allocation.bytes - first), page)};
+}
+
 // ---- keeping the host out
 static int access_depth;
+// What is alive, not the whole arena: guards and freed pages stay closed to kernels too, and the system need not walk
+// through gigabytes that were freed, at every launch.
 static void set_protection(int protection) {
-    if (device_arena && arena_used) mprotect(device_arena, arena_used, protection);
+    for (const auto &entry : allocations()) {
+        Pages pages = pages_of(entry.second);
+        if (entry.second.kind == MemoryKind::device) mprotect(pages.first, pages.bytes, protection);
+    }
 }
 DeviceMemoryAccess::DeviceMemoryAccess() {
     if (access_depth++ == 0 && options().protect) set_protection(PROT_READ | PROT_WRITE);
@@ -90,14 +104,13 @@ void *device_allocate(size_t bytes) {
 }
 
 static void device_release(const Allocation &allocation) {
-    char *first_page = (char *)((uintptr_t)allocation.start / page * page);
-    size_t pages = round_up((size_t)(allocation.start + allocation.bytes - first_page), page);
+    Pages pages = pages_of(allocation);
     checker_freed(allocation.start, allocation.bytes);
 #ifdef CUDA_ON_CPU_ASAN
-    ASAN_POISON_MEMORY_REGION(first_page, pages);
+    ASAN_POISON_MEMORY_REGION(pages.first, pages.bytes);
 #endif
-    mprotect(first_page, pages, PROT_NONE);
-    madvise(first_page, pages, MADV_DONTNEED);
+    mprotect(pages.first, pages.bytes, PROT_NONE);
+    madvise(pages.first, pages.bytes, MADV_DONTNEED);
     live_bytes -= allocation.bytes;
 }
 
