@@ -65,6 +65,12 @@ def cells(line):
 HEADER = ["work", "unit", "slay.c", "peer", "its", "better by (quartiles)", "wanted", "of the limit"]
 
 
+NOTE = """All sides of a comparison take turns on the same machine, a few steps or one text at a time; ratios are taken within a
+round of turns, and above 1 slay.c is better. "Wanted" is the target that the project has set itself. "Of the limit" is the
+share of the rate of a large matrix product (training) or of the rate at which memory is read (decoding), both measured in
+the same rounds."""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("results", nargs="+")
@@ -74,7 +80,7 @@ def main():
     with fileinput.input(options.results) as lines:
         rows = [cells(json.loads(line)) for line in lines if line.strip()]
     if options.markdown:
-        print(f"# Benchmarks\n\n{options.machine}\n\n| " + " | ".join(HEADER) + " |")
+        print(f"# Benchmarks\n\n{options.machine} `make bench`.\n\n{NOTE}\n\n| " + " | ".join(HEADER) + " |")
         print("|---|---|---:|---|---:|---:|---:|---:|")
         for row in rows:
             print("| " + " | ".join(row) + " |")

@@ -25,7 +25,7 @@ fi
 make --no-print-directory -s all build/bench_attention_softmax build/bench_attention_linear \
     build/bench_attention_scaling build/bench_loader build/bench_product build/bench_machine || exit 1
 mkdir -p build/bench docs/results
-machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr), $(date +%Y-%m-%d)"
+machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr | sed 's/-.*//'), $(date +%Y-%m-%d)"
 
 bench_products() { build/bench_product; }
 train() { "$python" dev/bench/bench_train_pytorch.py "$@"; }
