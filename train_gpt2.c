@@ -175,30 +175,22 @@ enum { GELU_BLOCK = 1024 };
 
 static void gelu_forward(real *out, const real *inp, size_t count) {
     profile_work(WORK_GELU);
-#pragma omp parallel for schedule(static)
-    for (size_t start = 0; start < count; start += GELU_BLOCK) {
-        size_t end = start + GELU_BLOCK < count ? start + GELU_BLOCK : count;
-#pragma omp simd
-        for (size_t i = start; i < end; i++) {
-            real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
-            out[i] = x / (1 + real_exp(-2 * u));
-        }
+#pragma omp parallel for simd schedule(static, GELU_BLOCK)
+    for (size_t i = 0; i < count; i++) {
+        real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
+        out[i] = x / (1 + real_exp(-2 * u));
     }
 }
 
 // In place: dout becomes dinp. d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u.
 static void gelu_backward(real *dout, const real *inp, size_t count) {
     profile_work(WORK_GELU);
-#pragma omp parallel for schedule(static)
-    for (size_t start = 0; start < count; start += GELU_BLOCK) {
-        size_t end = start + GELU_BLOCK < count ? start + GELU_BLOCK : count;
-#pragma omp simd
-        for (size_t i = start; i < end; i++) {
-            real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
-            real du = GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
-            real gate = 1 / (1 + real_exp(-2 * u));
-            dout[i] *= gate + x * gate * (1 - gate) * 2 * du;
-        }
+#pragma omp parallel for simd schedule(static, GELU_BLOCK)
+    for (size_t i = 0; i < count; i++) {
+        real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
+        real du = GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
+        real gate = 1 / (1 + real_exp(-2 * u));
+        dout[i] *= gate + x * gate * (1 - gate) * 2 * du;
     }
 }
 
