@@ -66,7 +66,7 @@ typedef struct {
     int begun;
 } SharedRows;
 
-// The thread's next rows; 0 when there are no more. Whatever their bounds, they lie at multiples of 16.
+// The thread's next rows; 0 when there are no more. They begin at a multiple of 16 and end at one or at the last row.
 int shared_rows_next(SharedRows *rows, RowRange *range);
 
 // out[r] = sum over c of matrix[r][c] x[c] + bias[r] + residual[r] for the rows of `range`; bias and residual may be NULL,

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 
-from results import machine_now, quartiles, record, settled
+from results import add_round_options, machine_now, quartiles, record, rounds_until_settled
 
 CONTEXT, VOCABULARY, LAYERS, HEADS, WIDTH = 1024, 50257, 12, 12, 768
 SHORT, LONG = 5, 512
@@ -32,8 +32,7 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", metavar="DIRECTORY", help="a softmax checkpoint; default: GPT-2 124M, random weights")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=6, help="at least so many")
-    parser.add_argument("--most-rounds", type=int, default=20)
+    add_round_options(parser)
     parser.add_argument("--tokens", type=int, default=48, help="tokens that each decoding is timed over")
     parser.add_argument("--llama-child", metavar="GGUF", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -147,6 +146,8 @@ def run_round(options, model, llama):
         _, short = contender(SHORT, options.tokens)
         prefill, long = contender(LONG, options.tokens)
         figures[name] = prefill, short, long
+    print(f"memory {figures['memory'] / 1e9:.0f} GB/s, " +
+          ", ".join(f"{name} {f[0]:.0f} {f[1]:.1f} {f[2]:.1f}" for name, f in figures.items() if name != "memory"), flush=True)
     return figures
 
 
@@ -154,18 +155,8 @@ def ratios_of(rounds, name, other, i):
     return [r[name][i] / r[other][i] for r in rounds]
 
 
-def enough(rounds):
-    return all(settled(ratios_of(rounds, name, other, i)) for name, other in PAIRS for i in (1, 2))
-
-
-def run_rounds(options, model, llama):
-    rounds = []
-    while len(rounds) < options.rounds or len(rounds) < options.most_rounds and not enough(rounds):
-        rounds.append(run_round(options, model, llama))
-        print(f"round {len(rounds)}: memory {rounds[-1]['memory'] / 1e9:.0f} GB/s, " +
-              ", ".join(f"{name} {f[0]:.0f} {f[1]:.1f} {f[2]:.1f}" for name, f in rounds[-1].items() if name != "memory"),
-              flush=True)
-    return rounds
+def decoding_ratios(rounds):
+    return [ratios_of(rounds, name, other, i) for name, other in PAIRS for i in (1, 2)]
 
 
 def memory_share(options, rounds, kind, position):
@@ -209,7 +200,6 @@ def main():
     options = parse_options()
     if options.llama_child:
         return llama_child(options)
-    options.most_rounds = max(options.rounds, options.most_rounds)
     if not os.access("./sample_gpt2", os.X_OK) or not os.access("./export_gguf", os.X_OK):
         sys.exit("./sample_gpt2 or ./export_gguf is missing; run make, and this from the project's root")
     with tempfile.TemporaryDirectory() as directory:
@@ -219,7 +209,7 @@ def main():
         llama = Llama(options, gguf)
         try:
             llama.run(SHORT, 4)  # warms up
-            rounds = run_rounds(options, model, llama)
+            rounds = rounds_until_settled(options, lambda: run_round(options, model, llama), decoding_ratios)
         finally:
             llama.close()
     print_table(options, rounds)

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from results import machine_now, quartiles, record, settled
+from results import add_round_options, machine_now, quartiles, record, rounds_until_settled
 
 SIZES = {"tiny": (4, 4, 128), "small": (6, 8, 256), "gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024)}
 
@@ -36,8 +36,7 @@ def parse_options():
     parser.add_argument("--batch", type=int, default=4, help="rows per step")
     parser.add_argument("--sequence", type=int, default=64, help="tokens per row")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=6, help="at least so many")
-    parser.add_argument("--most-rounds", type=int, default=20)
+    add_round_options(parser)
     parser.add_argument("--steps", type=int, default=2, help="steps per turn")
     parser.add_argument("--skip", type=int, default=2, help="steps of each process before its first turn")
     parser.add_argument("--wanted", default="", help="how many times as fast it should be as each of the others, with "
@@ -46,7 +45,6 @@ def parse_options():
     parser.add_argument("--start-up", action="store_true", help="the time to the first step too")
     parser.add_argument("--pytorch-child", nargs=2, metavar=("SHARD", "LOG"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.most_rounds = max(options.rounds, options.most_rounds)
     options.context = max(1024, options.sequence)
     return options
 
@@ -204,22 +202,17 @@ def ratios_to(rounds, ours, name):
     return [statistics.median(r[name]) / statistics.median(r[ours]) for r in rounds]
 
 
-def run_rounds(options, contenders):
-    """Each round: {name: its steps' milliseconds}; and of the first contender the share of the sgemm rate at the time."""
-    ours, *others = contenders
-    rounds, shares = [], []
-    while len(rounds) < options.rounds or len(rounds) < options.most_rounds and not all(
-            settled(ratios_to(rounds, ours, name)) for name in others):
-        gflops = machine_now(options.threads)["gflops"]
-        steps = {name: contender.turn(options.steps) for name, contender in contenders.items()}
-        rounds.append({name: [step["ms"] for step in taken] for name, taken in steps.items()})
-        shares.append(statistics.median(step["gflops"] for step in steps[ours]) / gflops)
-        print(f"round {len(rounds)}: " + ", ".join(f"{name} {statistics.median(ms):.1f} ms" for name, ms in
-                                                   rounds[-1].items()), flush=True)
-    return rounds, shares
+def run_round(options, contenders):
+    """{name: its steps' milliseconds}, and "share": of the sgemm rate at the time, the first contender's."""
+    gflops = machine_now(options.threads)["gflops"]
+    steps = {name: contender.turn(options.steps) for name, contender in contenders.items()}
+    times = {name: [step["ms"] for step in taken] for name, taken in steps.items()}
+    print(", ".join(f"{name} {statistics.median(ms):.1f} ms" for name, ms in times.items()), flush=True)
+    ours = next(iter(contenders))
+    return times | {"share": statistics.median(step["gflops"] for step in steps[ours]) / gflops}
 
 
-def print_table(options, contenders, rounds, shares):
+def print_table(options, contenders, rounds):
     B, T = options.batch, options.sequence
     print(f"\n{options.model}, B={B}, T={T}, fp32, {options.threads} threads, {len(rounds)} rounds of {options.steps} steps")
     print(f"{'':18}{'ms per step':>14}{'quartiles':>18}{'tokens/s':>10}{'peak memory':>14}{'loss':>9}")
@@ -229,6 +222,7 @@ def print_table(options, contenders, rounds, shares):
         print(f"{name:18}{median:14.1f}{f'{low:.0f} .. {high:.0f}':>18}{1e3 * B * T / median:10.0f}"
               f"{contender.memory:11.0f} MB{contender.steps()[options.skip]['loss']:9.3f}")
     ours, *others = contenders
+    shares = [r["share"] for r in rounds]
     low, high = quartiles(shares)
     print(f"share of the machine's sgemm rate, {ours}: {100 * statistics.median(shares):.0f}% "
           f"({100 * low:.0f} .. {100 * high:.0f})")
@@ -237,7 +231,7 @@ def print_table(options, contenders, rounds, shares):
         ratios = ratios_to(rounds, ours, name)
         low, high = quartiles(ratios)
         print(f"{ours} is {statistics.median(ratios):.2f} times as fast as {name} (quartiles {low:.2f} .. {high:.2f})")
-        record_result(options, contenders, rounds, shares, ours, name, wanted)
+        record_result(options, contenders, rounds, ours, name, wanted)
     if not others:
         record(work_of(options, ours) + ", memory", "MB", contenders[ours].memory, "", None, [])
 
@@ -248,10 +242,11 @@ def work_of(options, ours):
     return ", ".join([f"{options.model} step", f"B={options.batch} T={options.sequence}"] + special)
 
 
-def record_result(options, contenders, rounds, shares, ours, name, wanted):
+def record_result(options, contenders, rounds, ours, name, wanted):
     work = work_of(options, ours)
     times = [statistics.median(ms for r in rounds for ms in r[side]) for side in (ours, name)]
-    record(work, "ms", times[0], name, times[1], ratios_to(rounds, ours, name), wanted, statistics.median(shares))
+    record(work, "ms", times[0], name, times[1], ratios_to(rounds, ours, name), wanted,
+           statistics.median(r["share"] for r in rounds))
     memory = [contenders[side].memory for side in (ours, name)]
     record(work + ", memory", "MB", memory[0], name, memory[1], [memory[1] / memory[0]], options.wanted_memory)
 
@@ -264,11 +259,13 @@ def compare(options, shard, directory):
         for name, (start, variant) in starts.items():
             contenders[name] = start(options, shard, directory, variant)
             contenders[name].turn(1, options.skip - 1)
-        rounds, shares = run_rounds(options, contenders)
+        ours, *others = contenders
+        rounds = rounds_until_settled(options, lambda: run_round(options, contenders),
+                                      lambda rounds: [ratios_to(rounds, ours, name) for name in others])
     finally:
         for contender in contenders.values():
             contender.end()
-    print_table(options, contenders, rounds, shares)
+    print_table(options, contenders, rounds)
 
 
 def main():

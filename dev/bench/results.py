@@ -29,6 +29,19 @@ def settled(ratios):
     return third - first < SPREAD * statistics.median(ratios)
 
 
+def add_round_options(parser):
+    parser.add_argument("--rounds", type=int, default=6, help="at least so many")
+    parser.add_argument("--most-rounds", type=int, default=20)
+
+
+def rounds_until_settled(options, take_round, ratios_of):
+    """Rounds as take_round() makes them, until each of the lists of ratios_of(rounds) is settled."""
+    rounds = []
+    while len(rounds) < options.rounds or len(rounds) < options.most_rounds and not all(map(settled, ratios_of(rounds))):
+        rounds.append(take_round())
+    return rounds
+
+
 def machine_now(threads):
     """{"gflops": ..., "gigabytes_per_second": ...}, as the machine is at this moment."""
     return json.loads(subprocess.run(["build/bench_machine", str(threads)], check=True, capture_output=True).stdout)
