@@ -31,7 +31,7 @@ typedef struct {
     real *x, *hidden;    // (PREFILL_ROWS, C)
     real *wide, *wide2;  // (PREFILL_ROWS, 4C)
     real *logits;        // (V): of the last token
-    real *expanded;      // (4C, C): weights of fewer bits as numbers, for matrix products
+    real *expanded;      // (4C, C): a matrix's weights as numbers, for matrix products
     PackedLayer *layers; // (L)
     PackedMatrix head;   // (V,C): wte
     void *packed;        // memory of the packed weights
@@ -61,11 +61,10 @@ static PackedMatrix pack_next(char **memory, WeightKind kind, int rows, int colu
 static void decoder_pack(Decoder *decoder, WeightKind kind, int keep) {
     const Weights *weights = &decoder->model->weights;
     int C = decoder->model->config.C, L = decoder->model->config.L, V = decoder->model->config.V;
-    size_t head = kind == WEIGHTS_FP32 ? 0 : packed_bytes(kind, V, C);
-    char *memory = decoder->packed = memory_allocate(L * layer_bytes(kind, C) + head, 1, "the packed weights");
+    size_t bytes = packed_bytes(kind, V, C) + (size_t)L * layer_bytes(kind, C);
+    char *memory = decoder->packed = memory_allocate(bytes, 1, "the packed weights");
     decoder->layers = memory_allocate_zeroed((size_t)L, sizeof(PackedLayer), "the list of layers");
-    decoder->head = kind == WEIGHTS_FP32 ? packed_borrow(weights->wte, V, C)
-                                         : pack_next(&memory, kind, V, C, weights->wte, SOURCE_ROWS, keep);
+    decoder->head = pack_next(&memory, kind, V, C, weights->wte, SOURCE_ROWS, keep);
     for (int l = 0; l < L; l++) {
         const LayerWeights *w = &weights->layers[l];
         PackedLayer *layer = &decoder->layers[l];
@@ -90,7 +89,7 @@ static void decoder_create(Decoder *decoder, GPT2 *model, WeightKind kind, int k
     arena_plan(&decoder->arena, &decoder->wide, PREFILL_ROWS * 4 * C);
     arena_plan(&decoder->arena, &decoder->wide2, PREFILL_ROWS * 4 * C);
     arena_plan(&decoder->arena, &decoder->logits, (size_t)model->config.V);
-    arena_plan(&decoder->arena, &decoder->expanded, kind == WEIGHTS_FP32 ? 0 : 4 * C * C);
+    arena_plan(&decoder->arena, &decoder->expanded, 4 * C * C);
     arena_plan(&decoder->arena, &decoder->normed, threads * C);
     arena_allocate(&decoder->arena);
     memset(decoder->cache, 0, (size_t)model->config.L * decoder->cache_size * sizeof(real));
@@ -101,6 +100,11 @@ static void decoder_create(Decoder *decoder, GPT2 *model, WeightKind kind, int k
 
 static void decoder_free(Decoder *decoder) {
     for (int t = 0; t < decoder->threads; t++) matvec_input_free(&decoder->inputs[t]);
+    packed_free(&decoder->head);
+    for (int l = 0; l < decoder->model->config.L; l++) {
+        PackedLayer *layer = &decoder->layers[l];
+        packed_free(&layer->qkv), packed_free(&layer->proj), packed_free(&layer->fc), packed_free(&layer->fcproj);
+    }
     free(decoder->inputs), free(decoder->taken), free(decoder->layers), free(decoder->packed);
     arena_free(&decoder->arena);
 }
@@ -118,9 +122,8 @@ static void decoder_embed(Decoder *decoder, const int *tokens, int n) {
 
 // ---- many tokens at once
 
-// Rows `first` to `first + count - 1` of a matrix as plain numbers: in place, or expanded.
+// Rows `first` to `first + count - 1` of a matrix as plain numbers.
 static const real *plain_rows(Decoder *decoder, const PackedMatrix *matrix, int first, int count) {
-    if (matrix->kind == WEIGHTS_FP32) return (const real *)matrix->data + (size_t)first * (size_t)matrix->columns;
     packed_expand(decoder->expanded, matrix, first, count);
     return decoder->expanded;
 }
@@ -173,7 +176,7 @@ static void decoder_rows(Decoder *decoder, const int *tokens, int n) {
 // logits (n,V), whose rows are `stride` apart, of hidden (n,C)
 static void logits_of_rows(Decoder *decoder, real *logits, int stride, const real *hidden, int n) {
     int C = decoder->model->config.C, V = decoder->model->config.V;
-    int block = decoder->head.kind == WEIGHTS_FP32 ? V : 4 * C; // what decoder->expanded holds
+    int block = 4 * C; // what decoder->expanded holds
     for (int first = 0; first < V; first += block) {
         int count = V - first < block ? V - first : block;
         matmul_nt_strided(logits + first, stride, hidden, plain_rows(decoder, &decoder->head, first, count), n, count,
@@ -206,7 +209,7 @@ static DecoderThread decoder_thread(Decoder *decoder, int product) {
 static void multiply_share(DecoderThread *self, real *out, const real *residual, const real *inp,
                            const PackedMatrix *matrix, const real *bias, int then_gelu) {
     SharedRows rows = {.matrix = matrix, .thread = self->thread, .threads = self->threads, .taken = self->taken++};
-    matvec_input_set(self->input, inp, matrix->columns, matrix->kind);
+    row_format(matrix->kind)->set_input(self->input, inp, matrix->columns);
     for (RowRange range; shared_rows_next(&rows, &range);) {
         matvec(out, matrix, self->input, bias, residual, range);
         if (then_gelu) gelu_forward(out + range.first, out + range.first, (size_t)(range.last - range.first));

@@ -858,6 +858,7 @@ static void round_weights(GPT2 *model, WeightKind kind) {
         for (int r = 0; r < rows; r++)
             for (int c = 0; c < columns; c++)
                 p->value[is_head ? r * columns + c : c * rows + r] = plain[(size_t)r * (size_t)columns + c];
+        packed_free(&matrix);
         free(memory), free(plain);
     }
 }

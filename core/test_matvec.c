@@ -43,6 +43,7 @@ static Problem problem_of(WeightKind kind, int rows, int columns, SourceOrder or
 }
 
 static void problem_free(Problem *p) {
+    packed_free(&p->matrix);
     free(p->source), free(p->turned), free(p->x), free(p->bias), free(p->residual), free(p->memory);
 }
 
@@ -52,16 +53,17 @@ static void multiply(real *out, const Problem *p, const real *bias, const real *
 #pragma omp parallel
     {
         MatvecInput input = matvec_input_create(p->columns);
-        matvec_input_set(&input, p->x, p->columns, p->matrix.kind);
+        row_format(p->matrix.kind)->set_input(&input, p->x, p->columns);
         SharedRows rows = {&p->matrix, omp_get_thread_num(), omp_get_num_threads(), &taken, 0};
         for (RowRange range; shared_rows_next(&rows, &range);) matvec(out, &p->matrix, &input, bias, residual, range);
         matvec_input_free(&input);
     }
 }
 
-// How far a weight may be from what it was: half a step of the kind.
+// How far a weight may be from what it was: half a step of the kind. bf16's steps get no finer below 2^-14 of the largest.
 static double weight_error(WeightKind kind, double weight, double largest) {
-    return kind == WEIGHTS_FP32 ? 0 : kind == WEIGHTS_BF16 ? fabs(weight) / 256 : largest / 254;
+    double bf16 = fmax(fabs(weight) / 256, ldexp(largest, -22));
+    return kind == WEIGHTS_FP32 ? 0 : kind == WEIGHTS_BF16 ? bf16 : largest / 254;
 }
 
 static double row_largest(const Problem *p, int r) {
@@ -128,6 +130,55 @@ static void int8_products(void) {
     products_of(WEIGHTS_INT8);
 }
 
+// Weights from the largest to below the smallest normal float, side by side in a row: fp32 gives every bit back, and the
+// product is the plain one's.
+static void fp32_keeps_every_bit(void) {
+    enum { ROWS = 40, COLUMNS = 150 };
+    Problem p = problem_of(WEIGHTS_FP32, ROWS, COLUMNS, SOURCE_ROWS);
+    real expanded[ROWS * COLUMNS], out[ROWS];
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        int spread = i / COLUMNS * 6, shift = (int)(random_word(9, (uint64_t)i) % (unsigned)(spread + 1)) - spread / 2;
+        p.source[i] = (real)ldexp(p.source[i], shift);
+    }
+    packed_free(&p.matrix);
+    p.matrix = packed_create(WEIGHTS_FP32, ROWS, COLUMNS, p.memory, p.source, SOURCE_ROWS);
+    packed_expand(expanded, &p.matrix, 0, ROWS);
+    CHECK(memcmp(expanded, p.source, sizeof expanded) == 0);
+    CHECK(p.matrix.first_rest != NULL && p.matrix.first_rest[ROWS] > ROWS);
+    multiply(out, &p, p.bias, p.residual, 2);
+    check_product(&p, expanded, out);
+    problem_free(&p);
+}
+
+// A vector of any size gives what its size demands: products are neither lost as too small nor as too large.
+static void vectors_of_any_size(void) {
+    for (int kind = 0; kind < WEIGHT_KINDS; kind++)
+        for (int exponent = -110; exponent <= 110; exponent += 20) {
+            Problem p = problem_of((WeightKind)kind, 6, 130, SOURCE_ROWS);
+            real plain[6], out[6];
+            multiply(plain, &p, NULL, NULL, 1);
+            for (int c = 0; c < 130; c++) p.x[c] = (real)ldexp(p.x[c], exponent);
+            multiply(out, &p, NULL, NULL, 1);
+            for (int r = 0; r < 6; r++) CHECK_CLOSE(ldexp(out[r], -exponent), plain[r], 1e-6 * fabs((double)plain[r]));
+            problem_free(&p);
+        }
+}
+
+// A weight that is not finite makes its output NaN, and no other.
+static void weights_that_are_not_finite(void) {
+    const real bad[] = {(real)NAN, (real)INFINITY, -(real)INFINITY};
+    for (int i = 0; i < 3 * WEIGHT_KINDS; i++) {
+        Problem p = problem_of((WeightKind)(i / 3), 6, 40, SOURCE_ROWS);
+        real out[6];
+        p.source[2 * 40 + 17] = bad[i % 3];
+        packed_free(&p.matrix);
+        p.matrix = packed_create((WeightKind)(i / 3), 6, 40, p.memory, p.source, SOURCE_ROWS);
+        multiply(out, &p, NULL, NULL, 2);
+        for (int r = 0; r < 6; r++) CHECK(r == 2 ? isnan(out[r]) : isfinite(out[r]));
+        problem_free(&p);
+    }
+}
+
 // 1, 2 and 7 threads give the same bits; so do both orders of the source, and a residual that is the output.
 static void same_bits_with_any_threads(void) {
     for (int i = 0; i < SIZES * WEIGHT_KINDS; i++) {
@@ -181,6 +232,7 @@ static void zeros_and_numbers_that_are_not_finite(void) {
             for (int r = 0; r < 6; r++) CHECK(!isfinite(out[r]));
         }
         memset(p.source, 0, 40 * sizeof *p.source);
+        packed_free(&p.matrix);
         p.matrix = packed_create((WeightKind)kind, 6, 40, p.memory, p.source, SOURCE_ROWS);
         p.x[17] = 3;
         multiply(out, &p, NULL, NULL, 2);
@@ -189,10 +241,14 @@ static void zeros_and_numbers_that_are_not_finite(void) {
     }
 }
 
+static PackedMatrix matrix_of(int rows) { // without numbers
+    return (PackedMatrix){.rows = rows, .columns = 1};
+}
+
 // The shares, in which threads pack, follow each other up to the last row.
 static void shares_cover_the_rows(void) {
     for (int rows = 1; rows < 200; rows++) {
-        PackedMatrix matrix = packed_borrow(NULL, rows, 1);
+        PackedMatrix matrix = matrix_of(rows);
         for (int threads = 1; threads < 9; threads++) {
             int next = 0;
             for (int t = 0; t < threads; t++) {
@@ -223,7 +279,7 @@ static void threads_take_every_row_once(void) {
     static int times[MOST];
     static const int sizes[] = {1, 4, 15, 16, 17, 63, 64, 200, 257, 768, 1000, MOST};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        PackedMatrix matrix = packed_borrow(NULL, sizes[i], 1);
+        PackedMatrix matrix = matrix_of(sizes[i]);
         for (int threads = 1; threads < 9; threads++)
             for (int late = 0; late < threads; late++) {
                 memset(times, 0, sizeof times);
@@ -235,7 +291,7 @@ static void threads_take_every_row_once(void) {
 
 // A thread that comes late finds only its own part: the others have taken the pieces.
 static void who_is_ready_takes_more(void) {
-    PackedMatrix matrix = packed_borrow(NULL, 1024, 1);
+    PackedMatrix matrix = matrix_of(1024);
     int taken = 0, rows_of[2] = {0};
     for (int thread = 0; thread < 2; thread++) {
         SharedRows rows = {&matrix, thread, 2, &taken, 0};
@@ -249,6 +305,9 @@ int main(void) {
     RUN(fp32_products);
     RUN(bf16_products);
     RUN(int8_products);
+    RUN(fp32_keeps_every_bit);
+    RUN(vectors_of_any_size);
+    RUN(weights_that_are_not_finite);
     RUN(same_bits_with_any_threads);
     RUN(int8_extremes);
     RUN(zeros_and_numbers_that_are_not_finite);
