@@ -209,7 +209,7 @@ static DecoderThread decoder_thread(Decoder *decoder, int product) {
 static void multiply_share(DecoderThread *self, real *out, const real *residual, const real *inp,
                            const PackedMatrix *matrix, const real *bias, int then_gelu) {
     SharedRows rows = {.matrix = matrix, .thread = self->thread, .threads = self->threads, .taken = self->taken++};
-    row_format(matrix->kind)->set_input(self->input, inp, matrix->columns);
+    matrix->format->set_input(self->input, inp, matrix->columns);
     for (RowRange range; shared_rows_next(&rows, &range);) {
         matvec(out, matrix, self->input, bias, residual, range);
         if (then_gelu) gelu_forward(out + range.first, out + range.first, (size_t)(range.last - range.first));

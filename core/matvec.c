@@ -22,7 +22,7 @@ size_t packed_bytes(WeightKind kind, int rows, int columns) {
 }
 
 static void *row_data(const PackedMatrix *matrix, int row) {
-    return (char *)matrix->data + (size_t)row * row_format(matrix->kind)->row_bytes(matrix->columns);
+    return (char *)matrix->data + (size_t)row * matrix->row_bytes;
 }
 
 RowRange packed_share(const PackedMatrix *matrix, int thread, int threads) {
@@ -72,7 +72,7 @@ static void add_rest(Rests *rests, PackedRest rest) {
 
 // One row of weights, (columns), to its place. What the packed row does not hold of them goes to `rests`.
 static void pack_row(const PackedMatrix *matrix, int row, const real *from, Rests *rests, real *unpacked) {
-    const RowFormat *format = row_format(matrix->kind);
+    const RowFormat *format = matrix->format;
     int columns = matrix->columns;
     float scale = ((float *)matrix->scales)[row] = format->pack(row_data(matrix, row), from, columns);
     if (!format->has_rests || isnan(scale)) return;
@@ -115,8 +115,13 @@ static void join_rests(PackedMatrix *matrix, Rests *lists, int threads) {
 
 PackedMatrix packed_create(WeightKind kind, int rows, int columns, void *memory, const real *source,
                            SourceOrder order) {
-    PackedMatrix matrix = {.kind = kind, .rows = rows, .columns = columns, .data = memory};
-    matrix.scales = (const float *)((char *)memory + data_bytes(kind, rows, columns));
+    const RowFormat *format = row_format(kind);
+    PackedMatrix matrix = {.format = format,
+                           .rows = rows,
+                           .columns = columns,
+                           .row_bytes = format->row_bytes(columns),
+                           .data = memory,
+                           .scales = (const float *)((char *)memory + data_bytes(kind, rows, columns))};
     int threads = omp_get_max_threads();
     Rests *lists = memory_allocate_zeroed((size_t)threads, sizeof *lists, "the rests of weights");
 #pragma omp parallel num_threads(threads)
@@ -135,7 +140,7 @@ void packed_free(PackedMatrix *matrix) {
 }
 
 static void expand_row(real *out, const PackedMatrix *matrix, int row) {
-    row_format(matrix->kind)->expand(out, row_data(matrix, row), matrix->scales[row], matrix->columns);
+    matrix->format->expand(out, row_data(matrix, row), matrix->scales[row], matrix->columns);
     if (!matrix->first_rest) return;
     for (int i = matrix->first_rest[row]; i < matrix->first_rest[row + 1]; i++)
         out[matrix->rests[i].column] += matrix->rests[i].rest;
@@ -152,7 +157,7 @@ static void dot_rows(real sums[STREAMS], const PackedMatrix *matrix, const Matve
                      const int numbers[STREAMS]) {
     const void *rows[STREAMS];
     for (int i = 0; i < STREAMS; i++) rows[i] = row_data(matrix, numbers[i]);
-    row_format(matrix->kind)->dot(sums, rows, input, matrix->columns);
+    matrix->format->dot(sums, rows, input, matrix->columns);
     for (int i = 0; i < STREAMS; i++) sums[i] *= matrix->scales[numbers[i]];
 }
 

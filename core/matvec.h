@@ -15,8 +15,9 @@ typedef struct { // what a weight is more than its packed row says
 
 // A matrix of `rows` outputs and `columns` inputs, row by row.
 typedef struct {
-    WeightKind kind;
+    const RowFormat *format;
     int rows, columns;
+    size_t row_bytes;
     const void *data;
     const float *scales; // (rows)
     PackedRest *rests;   // in the order of rows
@@ -56,7 +57,7 @@ typedef struct {
 // The thread's next rows; 0 when there are no more. They begin at a multiple of 16 and end at one or at the last row.
 int shared_rows_next(SharedRows *rows, RowRange *range);
 
-// `input` has been set by the format of the matrix's kind.
+// `input` has been set by the matrix's format.
 // out[r] = sum over c of matrix[r][c] x[c] + bias[r] + residual[r] for the rows of `range`; bias and residual may be NULL,
 // residual may be out.
 void matvec(real *out, const PackedMatrix *matrix, const MatvecInput *input, const real *bias, const real *residual,

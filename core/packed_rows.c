@@ -273,10 +273,11 @@ static void set_rounded(MatvecInput *input, const real *x, int columns) {
 
 // The whole-number sums of a block of columns. They are exact, so both forms give the same.
 #if defined(__AVX2__)
-static inline int32_t sum_words(__m256i v) {
-    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
-    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1)));
+// The sums of four vectors' words.
+static inline void sum_words(int32_t sums[STREAMS], const __m256i v[STREAMS]) {
+    __m256i pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    __m128i both = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    _mm_storeu_si128((__m128i *)sums, both);
 }
 
 static void dot_block(int32_t sums[STREAMS], const void *const rows[STREAMS], const int16_t *x, int first, int last) {
@@ -288,7 +289,7 @@ static void dot_block(int32_t sums[STREAMS], const void *const rows[STREAMS], co
             sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(inputs, _mm256_cvtepi8_epi16(weights)));
         }
     }
-    for (int i = 0; i < STREAMS; i++) sums[i] = sum_words(sum[i]);
+    sum_words(sums, sum);
 }
 #else
 static void dot_block(int32_t sums[STREAMS], const void *const rows[STREAMS], const int16_t *x, int first, int last) {

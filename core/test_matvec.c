@@ -16,6 +16,7 @@ typedef struct { // a random problem and its answer
     real *source, *turned; // (rows, columns), (columns, rows)
     real *x, *bias, *residual;
     char *memory;
+    WeightKind kind;
     PackedMatrix matrix;
 } Problem;
 
@@ -26,7 +27,7 @@ static real *random_numbers(size_t count, uint64_t stream) {
 }
 
 static Problem problem_of(WeightKind kind, int rows, int columns, SourceOrder order) {
-    Problem p = {.rows = rows, .columns = columns};
+    Problem p = {.rows = rows, .columns = columns, .kind = kind};
     p.source = random_numbers((size_t)rows * (size_t)columns, 1);
     p.turned = random_numbers((size_t)rows * (size_t)columns, 2);
     for (int r = 0; r < rows; r++)
@@ -53,7 +54,7 @@ static void multiply(real *out, const Problem *p, const real *bias, const real *
 #pragma omp parallel
     {
         MatvecInput input = matvec_input_create(p->columns);
-        row_format(p->matrix.kind)->set_input(&input, p->x, p->columns);
+        p->matrix.format->set_input(&input, p->x, p->columns);
         SharedRows rows = {&p->matrix, omp_get_thread_num(), omp_get_num_threads(), &taken, 0};
         for (RowRange range; shared_rows_next(&rows, &range);) matvec(out, &p->matrix, &input, bias, residual, range);
         matvec_input_free(&input);
@@ -82,7 +83,7 @@ static void check_expanded(const Problem *p, const real *expanded) {
         CHECK(memcmp(row, together, (size_t)p->columns * sizeof *row) == 0);
         for (int c = 0; c < p->columns; c++) {
             double weight = p->source[(size_t)r * p->columns + c];
-            CHECK_CLOSE(together[c], weight, 1.0001 * weight_error(p->matrix.kind, weight, largest));
+            CHECK_CLOSE(together[c], weight, 1.0001 * weight_error(p->kind, weight, largest));
         }
     }
     free(row);
@@ -99,7 +100,7 @@ static void check_product(const Problem *p, const real *expanded, const real *ou
             sum += product, magnitude += fabs(product), weights += fabs(weight);
         }
         double tolerance = 1e-6 * magnitude;
-        if (p->matrix.kind == WEIGHTS_INT8) tolerance += weights * largest_x / 32766;
+        if (p->kind == WEIGHTS_INT8) tolerance += weights * largest_x / 32766;
         CHECK_CLOSE(out[r], sum, tolerance);
     }
 }
