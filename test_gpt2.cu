@@ -238,26 +238,35 @@ static void classifier(void) {
 
 enum { MODEL_B = 3, MODEL_T = 21, MODEL_V = 67, STEPS = 10 };
 
-// A small model: two micro-batches a step, of 2 rows and of 1.
-static Settings small_settings(const Attention *attention) {
+// What a user gets who sets nothing but the sizes. Two micro-batches a step, of 2 rows and of 1.
+static Settings shipped_settings(const Attention *attention, GPT2Config model, int T, int features = 0) {
     Error error;
     Settings settings = settings_default();
-    settings.model = {MODEL_T + 3, MODEL_V, 2, 2, 32};
-    settings.T = MODEL_T, settings.batch = MODEL_B, settings.micro_batch = 2;
+    settings.model = model, settings.T = T;
+    settings.batch = MODEL_B, settings.micro_batch = 2, settings.seed = 5;
     settings.attention = attention->name;
     AttentionConfig *config = &settings.attention_config;
-    config->B = settings.micro_batch, config->T = settings.T, config->C = settings.model.C;
-    config->NH = settings.model.NH, config->max_T = settings.model.max_T, config->seed = 5;
+    config->B = settings.micro_batch, config->T = T, config->C = model.C;
+    config->NH = model.NH, config->max_T = model.max_T, config->seed = 5, config->features = features;
     die_if(attention_configure(attention, config, NULL, &error), &error);
+    return settings;
+}
+
+// Eased where rounding would grow, so that two models can be compared number by number.
+static Settings calm_settings(const Attention *attention, GPT2Config model, int T, int features = 0) {
+    Settings settings = shipped_settings(attention, model, T, features);
+    AttentionConfig *config = &settings.attention_config;
     if (attention->uses & USES_EPS) config->eps = 0.5f; // far from the kernel's pole, where rounding would grow
     // A query of the first rows may be nearly orthogonal to its few keys: rounding is divided by a sum near delta then.
     if (!strcmp(attention->name, "yat-spherical")) config->delta = 0.01f;
-    settings.seed = 5;
     // Wide weights, so that nothing is nearly linear; but signed scores add up to nearly nothing then, and rounding grows.
     settings.init_std = strcmp(attention->name, "rff") ? 0.1f : 0.04f;
     settings.adam_eps = 1e-5f; // gradients that are nothing but rounding stay small steps
-    settings.clip = 1;
     return settings;
+}
+
+static Settings small_settings(const Attention *attention) {
+    return calm_settings(attention, {MODEL_T + 3, MODEL_V, 2, 2, 32}, MODEL_T);
 }
 
 struct Model {
@@ -407,14 +416,8 @@ static void dropout_beside_its_twin(void) {
 }
 
 // So small that every mode of the harness runs it in a moment.
-static Settings tiny_settings(void) {
-    Settings settings = small_settings(attention_find("softmax"));
-    settings.model = {8, 11, 2, 2, 8};
-    settings.T = 5;
-    AttentionConfig *config = &settings.attention_config;
-    config->T = settings.T, config->max_T = settings.model.max_T;
-    config->C = settings.model.C, config->HS = settings.model.C / config->NH;
-    return settings;
+static Settings tiny_settings(const char *attention = "softmax", int features = 0) {
+    return calm_settings(attention_find(attention), {8, 11, 2, 2, 8}, 5, features);
 }
 
 static void a_tiny_model_beside_its_twin(void) {
@@ -445,15 +448,12 @@ static std::vector<float> fixture_tensor(const Safetensors *file, const char *pr
 }
 
 static Settings fixture_settings(const Safetensors *file) {
-    Settings settings = small_settings(attention_find("softmax"));
-    GPT2Config *model = &settings.model;
-    model->max_T = (int)fixture_number(file, "n_positions"), model->V = (int)fixture_number(file, "vocab_size");
-    model->L = (int)fixture_number(file, "n_layer"), model->NH = (int)fixture_number(file, "n_head");
-    model->C = (int)fixture_number(file, "n_embd");
-    AttentionConfig *config = &settings.attention_config;
-    config->B = 1, config->T = FIXTURE_T, config->max_T = model->max_T;
-    config->NH = model->NH, config->C = model->C, config->HS = model->C / model->NH;
-    settings.T = FIXTURE_T, settings.batch = FIXTURE_B, settings.micro_batch = 1;
+    GPT2Config model = {};
+    model.max_T = (int)fixture_number(file, "n_positions"), model.V = (int)fixture_number(file, "vocab_size");
+    model.L = (int)fixture_number(file, "n_layer"), model.NH = (int)fixture_number(file, "n_head");
+    model.C = (int)fixture_number(file, "n_embd");
+    Settings settings = shipped_settings(attention_find("softmax"), model, FIXTURE_T);
+    settings.batch = FIXTURE_B, settings.micro_batch = settings.attention_config.B = 1;
     settings.beta1 = (float)fixture_number(file, "beta1"), settings.beta2 = (float)fixture_number(file, "beta2");
     settings.adam_eps = (float)fixture_number(file, "eps"), settings.clip = (float)fixture_number(file, "clip");
     settings.weight_decay = (float)fixture_number(file, "weight_decay");
@@ -492,8 +492,7 @@ static void the_same_as_pytorch(void) {
 }
 
 // The same bits: run to run, resumed, with whole blocks computed again, as a CUDA graph.
-static void the_same_bits(void) {
-    Settings settings = small_settings(attention_find("softmax"));
+static void check_same_bits(Settings settings) {
     settings.dropout = 0.1f;
     Model straight(gpu_backend(), settings), again(gpu_backend(), settings), resumed(gpu_backend(), settings);
     settings.graphs = 1;
@@ -513,6 +512,10 @@ static void the_same_bits(void) {
     check_same_model("as a graph", &graphs, &straight, 0);
     check_same_model("recompute cheap", &cheap, &straight, WEIGHT_BOUND); // its GELU is not cuBLASLt's
     check_same_model("recompute blocks", &blocks, &straight, 0);
+}
+
+static void the_same_bits(void) {
+    check_same_bits(small_settings(attention_find("softmax")));
 }
 
 // Five steps on one side, five on the other, both ways.
@@ -574,12 +577,11 @@ static void a_bad_last_bias_stays_out(void) {
 
 // The logits behind every prefix, from the decoder, equal those of a forward pass over the whole: prompts of several
 // lengths, then token by token.
-static void decode_beside_forward(const AttentionGPU *attention) {
-    Settings settings = small_settings(attention->cpu);
+static void decode_beside_forward(const AttentionGPU *attention, Settings settings) {
     settings.micro_batch = 1, settings.attention_config.B = 1;
     Model trained(gpu_backend(), settings);
     GPT2 *whole = (GPT2 *)trained.model;
-    int T = MODEL_T, C = settings.model.C, V = MODEL_V, padded = padded_vocabulary(V);
+    int T = settings.T, C = settings.model.C, V = settings.model.V, padded = padded_vocabulary(V);
     std::vector<int> inputs, targets;
     MicroBatch batch = rows_of_step(settings, step_tokens(settings, 0), 0, 0, 1, &inputs, &targets);
     trained.backend.evaluate(whole, &batch);
@@ -619,7 +621,16 @@ static void nearest_weights(void) {
 }
 
 static void decoding_equals_forward(void) {
-    for (int i = 0; attention_gpu_registry[i]; i++) decode_beside_forward(attention_gpu_registry[i]);
+    for (int i = 0; attention_gpu_registry[i]; i++)
+        decode_beside_forward(attention_gpu_registry[i], small_settings(attention_gpu_registry[i]->cpu));
+}
+
+// An odd number of rows in front of the second layer's cache, which has to be aligned all the same.
+static void decoding_with_an_odd_context(void) {
+    for (int i = 0; attention_gpu_registry[i]; i++) {
+        const AttentionGPU *attention = attention_gpu_registry[i];
+        decode_beside_forward(attention, calm_settings(attention->cpu, {33, 11, 2, 3, 24}, 7));
+    }
 }
 
 #ifdef PRECISION_BF16
@@ -684,6 +695,7 @@ int main(void) {
     RUN(dropout_beside_its_twin);
     RUN(nearest_weights);
     RUN(decoding_equals_forward);
+    RUN(decoding_with_an_odd_context);
     RUN(the_same_as_pytorch);
     RUN(the_same_bits);
     RUN(a_run_moves_between_gpu_and_cpu);
