@@ -518,6 +518,16 @@ static void the_same_bits(void) {
     check_same_bits(small_settings(attention_find("softmax")));
 }
 
+// What a mechanism keeps from forward to backward, what its layers share, and what its host code decides, which a graph
+// leaves out, are its own: yat has measures of rows, slay states, and favor running maxima as well.
+static void the_same_bits_with_other_attentions(void) {
+    for (Settings settings : {tiny_settings("yat"), tiny_settings("slay"), tiny_settings("favor", FEATURES_EXP)}) {
+        if (attention_find(settings.attention)->uses & USES_CHUNK) settings.attention_config.chunk = 2; // so: states
+        printf("     %s\n", settings.attention);
+        check_same_bits(settings);
+    }
+}
+
 // Five steps on one side, five on the other, both ways.
 static void a_run_moves_between_gpu_and_cpu(void) {
     Settings settings = small_settings(attention_find("softmax"));
@@ -698,6 +708,7 @@ int main(void) {
     RUN(decoding_with_an_odd_context);
     RUN(the_same_as_pytorch);
     RUN(the_same_bits);
+    RUN(the_same_bits_with_other_attentions);
     RUN(a_run_moves_between_gpu_and_cpu);
     RUN(a_bad_embedding_stays_out);
     RUN(a_bad_weight_stays_out);
