@@ -14,6 +14,7 @@ extern "C" {
 // The decoder
 
 enum { PREFILL_ROWS = 128 }; // tokens of a prompt that go through the layers at once
+enum { CACHE_ALIGN = 64 };   // floats: every layer's cache begins like an allocation, at a multiple of 256 bytes
 
 typedef struct {
     GPT2 *model;
@@ -46,6 +47,7 @@ static void decoder_create(Decoder *decoder, GPT2 *model) {
     ArenaGPU *arena = &decoder->arena;
     decoder->model = model;
     decoder->cache_size = model->attention->cache_size(&model->attention_config);
+    decoder->cache_size = (decoder->cache_size + CACHE_ALIGN - 1) / CACHE_ALIGN * CACHE_ALIGN;
     arena_gpu_plan(arena, &decoder->cache, L * decoder->cache_size);
     arena_gpu_plan(arena, &decoder->x, PREFILL_ROWS * C), arena_gpu_plan(arena, &decoder->hidden, PREFILL_ROWS * C);
     arena_gpu_plan(arena, &decoder->branch, PREFILL_ROWS * C);

@@ -49,13 +49,14 @@ static Dropout dropout_of(float share, const uint64_t *key, const int64_t *first
     return {(uint32_t)((double)share * 4294967296.0), 1 / (1 - share), key, first_token};
 }
 
-// x times the mask, for WIDTH numbers of row `row` (of the micro-batch) from column `column` on.
+// x times the mask, for WIDTH numbers of row `row` (of the micro-batch) from column `column` on. Rounded by itself, never
+// as part of a sum that it goes into: the same bits as on the CPU.
 template <int WIDTH>
 __device__ static inline Floats<WIDTH> drop(Floats<WIDTH> x, const Dropout &dropout, int64_t row, int column, int C) {
     if (dropout.threshold == 0) return x;
     uint32_t words[WIDTH];
     random_words_gpu(words, *dropout.key, (uint64_t)(*dropout.first_token + row) * (uint64_t)C + (uint64_t)column);
-    for (int j = 0; j < WIDTH; j++) x.at[j] = words[j] < dropout.threshold ? 0 : x.at[j] * dropout.scale;
+    for (int j = 0; j < WIDTH; j++) x.at[j] = words[j] < dropout.threshold ? 0 : __fmul_rn(x.at[j], dropout.scale);
     return x;
 }
 
@@ -96,12 +97,14 @@ static void embedding_forward(floatX *out, const int *tokens, const floatX *wte,
     LAUNCH(embedding_forward_kernel, C, blocks_walking(count), BLOCK, stream, out, tokens, wte, wpe, count, T, C);
 }
 
-// A block is a list of rows and a slice of WARP packs of columns; its warps share the rows.
+// A block is a list of rows and a slice of WARP packs of columns; its warps share the rows. There may be more blocks than
+// lists: how many different tokens a micro-batch has is known on the device only.
 template <int WIDTH>
 __global__ void token_gradient_kernel(float *dwte, const floatX *dout, const int *tokens, RowsByToken lists, int C) {
     __shared__ Floats<WIDTH> of_warp[WARPS][WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, c = (blockIdx.y * WARP + lane) * WIDTH;
-    for (int list = blockIdx.x; list < *lists.count; list += gridDim.x) {
+    int list = blockIdx.x;
+    if (list < *lists.count) { // the whole block
         int start = lists.starts[list], end = lists.starts[list + 1];
         Floats<WIDTH> sum = {};
         for (int i = start + warp; c < C && i < end; i += WARPS) {
@@ -117,7 +120,6 @@ __global__ void token_gradient_kernel(float *dwte, const floatX *dout, const int
                 for (int j = 0; j < WIDTH; j++) total.at[j] += of_warp[w][lane].at[j];
             store(to, total);
         }
-        __syncthreads();
     }
 }
 

@@ -31,6 +31,17 @@ small="--train $work/train.bin --val $work/val.bin --layers 2 --heads 2 --width 
     --batch 3 --micro-batch 2 --warmup 3 --val-every 2 --save-every 3 --adam-eps 1e-5"
 
 same_file() { cmp "$work/$1" "$work/$2"; }
+header() { # of a safetensors file: its length, then JSON; without the digits of the checksums, which follow the numbers
+    head -c $((8 + $(od -An -tu8 -N8 "$1"))) "$1" | LC_ALL=C sed 's/":"[0-9a-f]\{16\}"/":""/g'
+}
+same_layout() { # checkpoint, checkpoint: the same files, with the same tensors at the same places
+    (cd "$work/$1" && find . -type f | sort) >"$work/files1" && (cd "$work/$2" && find . -type f | sort) >"$work/files2"
+    cmp "$work/files1" "$work/files2" || return
+    for file in model.safetensors optimizer.safetensors; do
+        header "$work/$1/$file" >"$work/header1" && header "$work/$2/$file" >"$work/header2"
+        [ "$(wc -c <"$work/$1/$file")" = "$(wc -c <"$work/$2/$file")" ] && cmp "$work/header1" "$work/header2" || return
+    done
+}
 losses() { sed -n 's/.*"type": "\(step\|validation\)", "step": \([0-9]*\),.*"loss": \([0-9.]*\),.*/\1\2 \3/p' "$work/$1/metrics.jsonl"; }
 losses_agree() { # run, run, bound: every loss of the second run is in the first, within the bound
     losses "$1" >"$work/losses1" && losses "$2" >"$work/losses2"
@@ -49,7 +60,8 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     check "fp32 and CPU: losses" losses_agree gpu cpu 0.0001
     check "bf16 and CPU: losses" losses_agree half cpu 0.03
     check "the same configuration file" same_file gpu/step_00000006/config.json cpu/step_00000006/config.json
-    check "files of the same size" test "$(wc -c <"$work/gpu/step_00000006/optimizer.safetensors")" = "$(wc -c <"$work/cpu/step_00000006/optimizer.safetensors")"
+    check "the same files and headers" same_layout gpu/step_00000006 cpu/step_00000006
+    check "in bf16 too" same_layout half/step_00000006 cpu/step_00000006
     check "again" run "$fp32" again $small --steps 6
     check "the same bits from run to run" same_file again/step_00000006/model.safetensors gpu/step_00000006/model.safetensors
     # ---- resumed: exactly, and on the other side
@@ -63,9 +75,20 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     done
     check "continued on the CPU" run ./train_gpt2 moved_fp32 --resume "$work/moved_fp32" --steps 6
     check "GPU, then CPU: losses" losses_agree moved_fp32 cpu 0.0001
-    cp -r "$work/cpu" "$work/back" && rm -rf "$work/back/step_00000006"
-    check "continued on the GPU" run "$fp32" back --resume "$work/back/step_00000003" --steps 6
-    check "CPU, then GPU: losses" losses_agree back cpu 0.0001
+    for attention in softmax slay; do # both ways in one run; slay's constants move with it
+        moving="$small --attention $attention --schedule constant"
+        check "$attention stays on the CPU" run ./train_gpt2 "stays_$attention" $moving --steps 6
+        check "$attention begins there" run ./train_gpt2 "moves_$attention" $moving --steps 2
+        check "$attention goes to the GPU" run "$fp32" "moves_$attention" --resume "$work/moves_$attention" --steps 4
+        check "$attention goes back" run ./train_gpt2 "moves_$attention" --resume "$work/moves_$attention" --steps 6
+        check "$attention, CPU, GPU, CPU: losses" losses_agree "moves_$attention" "stays_$attention" 0.0001
+        check "$attention, the same layout" same_layout "moves_$attention/step_00000004" "stays_$attention/step_00000006"
+    done
+    check "slay on the GPU" run "$fp32" slay_whole $moving --steps 6
+    check "slay, first half" run "$fp32" slay_halves $moving --steps 3
+    check "slay, second half" run "$fp32" slay_halves --resume "$work/slay_halves" --steps 6
+    check "slay resumes exactly" same_file slay_halves/step_00000006/model.safetensors slay_whole/step_00000006/model.safetensors
+    check "slay, moments too" same_file slay_halves/step_00000006/optimizer.safetensors slay_whole/step_00000006/optimizer.safetensors
     # ---- options that mean something else here
     check "graphs" run "$fp32" graphs $small --steps 6 --graphs
     check "as graphs: the same bits" same_file graphs/step_00000006/model.safetensors gpu/step_00000006/model.safetensors
