@@ -359,7 +359,7 @@ static const double SHIPPED_LOSS_BOUND = 2.5e-3, SHIPPED_NORM_BOUND = 0.015;
 #else
 static const double LOSS_BOUND = 1e-4, NORM_BOUND = 1e-3, WEIGHT_BOUND = 1e-4, DECODE_BOUND = 1e-4, LEAST_SCALE = 0.1;
 static const double PYTORCH_BOUND = 1e-5, PYTORCH_WEIGHT_BOUND = 1e-5;
-static const double SHIPPED_LOSS_BOUND = 1e-6, SHIPPED_NORM_BOUND = 4e-5;
+static const double SHIPPED_LOSS_BOUND = 1e-5, SHIPPED_NORM_BOUND = 1e-4;
 #endif
 
 // Weights (and moments) of two models, tensor by tensor; bound 0 asks for the same bits.
