@@ -660,9 +660,15 @@ static void peaks_of_known_gpus(void) {
     } known[] = {{"NVIDIA A100-SXM4-80GB", 312e3, 19.5e3}, {"NVIDIA A10", 125e3, 31.2e3},
                  {"NVIDIA H100 80GB HBM3", 989.4e3, 67e3}, {"NVIDIA H100 PCIe", 756e3, 51e3},
                  {"NVIDIA GB200", 2500e3, 80e3},           {"NVIDIA B200", 2250e3, 75e3},
-                 {"NVIDIA L40S", 362e3, 91.6e3},           {"NVIDIA L4", 121e3, 30.3e3}};
+                 {"NVIDIA L40S", 362e3, 91.6e3},           {"NVIDIA L4", 121e3, 30.3e3},
+                 {"NVIDIA GH200 480GB", 989.4e3, 67e3},    {"NVIDIA H200 NVL", 835.5e3, 60e3},
+                 {"NVIDIA A40", 149.7e3, 37.4e3},          {"NVIDIA GeForce RTX 4090", 165.2e3, 82.6e3}};
     for (const auto &gpu : known) CHECK_CLOSE(gpu_peak_by_name(gpu.name), sizeof(floatX) == 2 ? gpu.bf16 : gpu.fp32, 1);
-    CHECK(gpu_peak_by_name("a device that nobody knows") == 0);
+    for (const char *name : {"a device that nobody knows", "NVIDIA RTX A1000", "NVIDIA RTX A4000", "NVIDIA A10G",
+                             "NVIDIA A100X", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 5090 Laptop GPU",
+                             "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4080 SUPER", "NVIDIA GeForce RTX 3090 Ti",
+                             "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA L400"})
+        CHECK(gpu_peak_by_name(name) == 0);
     CHECK(gpu_peak_gflops() > 0);
 }
 
