@@ -1165,8 +1165,9 @@ static void backend_print_memory(const void *backend_model) {
     const ParametersGPU *p = &model->parameters;
     const ArenaGPU *arenas[] = {&p->weight_arena,         &p->gradient_arena,    &p->moment_arena,
                                 &model->activation_arena, &model->scratch_arena, &p->constant_arena};
-    double total = (double)matmul_gpu_workspace_bytes() / 1e6;
-    printf("%-14scuBLASLt %.1f MB, ", "GPU memory", total);
+    double products = (double)CUBLAS_WORKSPACE_BYTES / 1e6, batch = (double)model->batch.bytes / 1e6;
+    double total = products + batch;
+    printf("%-14scuBLAS %.1f MB, batch %.1f MB, ", "GPU memory", products, batch);
     for (const ArenaGPU *arena : arenas) {
         double megabytes = (double)arena_gpu_bytes(arena) / 1e6;
         total += megabytes;
