@@ -84,8 +84,8 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     check "a recorded step" recorded $small --steps 1
     # two micro-batches of two layers; forward passes also validate
     check "a range for every layer" test "$(sort -k 2 "$work/ranges" | grep -v "forward\|head" | tr '\n' ',')" = \
-        "4 attention backward,2 embedding backward,10 layernorm backward,16 linear backward,1 norm and AdamW,"
-    check "forward too" test "$(grep -c "forward\|head" "$work/ranges")" = 5
+        "4 attention backward,2 embedding backward,4 gelu backward,10 layernorm backward,16 linear backward,1 norm and AdamW,"
+    check "forward too" test "$(grep -c "forward\|head" "$work/ranges")" = 6
     # ---- rows whose denominator was floored: a signed attention with a delta that no negative sum passes
     signed="--attention rff --delta 1000 --init-std 1 --steps 2"
     check "rff" run "$fp32" rff $small $signed

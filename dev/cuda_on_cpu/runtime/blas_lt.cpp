@@ -228,6 +228,7 @@ bool epilogue_possible(const Matmul &p) {
     const Description &with = p.description;
     Epilogue epilogue = epilogue_of(with.epilogue);
     if (!epilogue.known) return false;
+    if (with.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !number_setting("CUDA_ON_CPU_EPILOGUES", 1, 0, 1)) return false;
     bool uses_bias = epilogue.adds_bias || epilogue.bias_gradient,
          uses_aux = epilogue.saves_gelu_input || epilogue.gelu_gradient;
     if (uses_bias &&
