@@ -1159,6 +1159,11 @@ static void *backend_create(const Settings *settings, const Attention *attention
         model->exchange =
             exchange_gpu_create(model->parameters.master, model->parameters.gradients, settings->zero, model->stream);
     model->use_graphs = settings->graphs;
+    if (shares && settings->graphs && parallel_rank() == 0 &&
+        settings->micro_batch * parallel_ranks() >= settings->batch)
+        warn("--graphs captures nothing: a rank's last micro-batch of a step sends its gradients and stays out of "
+             "graphs, and "
+             "there is only one");
     profiling = settings->profile;
     return model;
 }
