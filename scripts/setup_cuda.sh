@@ -37,6 +37,15 @@ fi
 flags="" libraries="-lcublas -lcublasLt"
 report "nvcc" "$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') ($nvcc)"
 report "cuBLASLt" "yes"
+# ---- architectures: those of CUDA_ARCH's default that this nvcc knows
+wanted="80 90 100 120" architectures="" missing=""
+known=$("$nvcc" --list-gpu-code 2>/dev/null)
+for architecture in $wanted; do
+    if [ -z "$known" ] || echo "$known" | grep -qx "sm_$architecture"; then architectures="$architectures $architecture"
+    else missing="$missing $architecture"; fi
+done
+if [ -z "$missing" ]; then report "GPUs" "sm$architectures"
+else report "GPUs" "sm$architectures; not$missing, which this nvcc does not know (100 and 120 need CUDA 12.8, 90 needs 11.8)"; fi
 # ---- cuDNN
 cudnn=$(pwd)/$build/cudnn # what was fetched
 case $build in /*) cudnn=$build/cudnn ;; esac
@@ -99,6 +108,7 @@ fi
 {
     echo "# written by scripts/setup_cuda.sh"
     echo "NVCC := $nvcc"
+    echo "CUDA_ARCH ?=$architectures"
     echo "NVCC_FOUND := $flags"
     echo "NVCC_LIBS := -L$root/lib64 -Xlinker --as-needed $libraries -ldl"
 } >"$build/cuda.mk"
