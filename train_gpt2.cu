@@ -1199,6 +1199,11 @@ static void backend_print_memory(const void *backend_model) {
         if (megabytes > 0) printf("%s %.1f MB, ", arena->what, megabytes);
     }
     printf("in all %.1f MB\n", total);
+    if (model->attention->describe) {
+        char text[400];
+        model->attention->describe(&model->attention_config, text, sizeof text);
+        printf("%-14s%s\n", model->attention->cpu->name, text);
+    }
 }
 
 static Backend gpu_backend(void) {
