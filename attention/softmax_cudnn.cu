@@ -117,8 +117,9 @@ static std::string make_plan(Plan &plan, const AttentionConfig *c, bool backward
     else
         add_forward(*plan.graph, c);
     fe::error_t status = plan.graph->build(handle(), {fe::HeurMode_t::A});
-    if (status.is_good()) status = plan.graph->get_workspace_size(plan.workspace);
-    return status.is_good() ? "" : std::string(backward ? "backward" : "forward") + ": " + status.get_message();
+    if (status.is_bad()) return std::string(backward ? "backward" : "forward") + ": " + status.get_message();
+    graph_check(plan.graph->get_workspace_size(plan.workspace));
+    return "";
 }
 
 // ---- the choice
