@@ -277,7 +277,7 @@ static size_t layernorm_work(size_t N, size_t C) {
     return (N + ROW_BLOCK - 1) / ROW_BLOCK * 2 * C;
 }
 
-// ---- GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). The matrix products have it fused where cuBLASLt can.
+// ---- GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). In bf16 the products have it fused.
 
 #define GELU_SCALE 0.7978845608028654f // sqrt(2/pi)
 #define GELU_CUBIC 0.044715f
@@ -329,20 +329,43 @@ static MatmulShape matmul_shape(int m, int n, int k, MatmulFusion fusion) {
     return shape;
 }
 
+// NVIDIA does not say how exact the tanh in cuBLASLt's GELU is. Where the products are rounded to bf16 or TF32 it does not
+// matter; in full fp32, where layers are held to 1e-5, the GELU is our own kernels'.
+#if defined PRECISION_BF16 || defined ALLOW_TF32
+static const bool GELU_IS_FUSED = true;
+#else
+static const bool GELU_IS_FUSED = false;
+#endif
+
+// out (N,OC) += bias (OC), for products that cuBLASLt has without it only.
+template <int WIDTH> __global__ void bias_kernel(floatX *out, const floatX *bias, size_t count, int OC) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
+        Floats<WIDTH> x = load<WIDTH>(out + i), b = load<WIDTH>(bias + i % (size_t)OC);
+        for (int j = 0; j < WIDTH; j++) x.at[j] += b.at[j];
+        store(out + i, x);
+    }
+}
+
 // out (N,OC) = inp (N,C) weight (C,OC) + bias (OC). With gelu_inp (N,OC) that goes there, and its GELU to out.
 static void linear_forward(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight, const floatX *bias,
                            int N, int C, int OC, cudaStream_t stream) {
     NamedRange range("linear forward", WORK_PRODUCTS, stream);
-    MatmulShape fused = matmul_shape(N, OC, C, gelu_inp ? MATMUL_BIAS_GELU : MATMUL_BIAS);
-    MatmulShape plain = matmul_shape(N, OC, C, MATMUL_BIAS);
+    MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS_GELU);
     MatmulExtra extra = {};
     extra.bias = bias, extra.gelu_inp = gelu_inp;
-    if (matmul_gpu_has(&fused)) {
-        matmul_gpu(out, inp, weight, 0, &fused, &extra, stream);
-    } else {
-        matmul_gpu(gelu_inp ? gelu_inp : out, inp, weight, 0, &plain, &extra, stream);
-        if (gelu_inp) gelu_forward(out, gelu_inp, (size_t)N * (size_t)OC, stream);
+    if (gelu_inp && GELU_IS_FUSED && matmul_gpu_has(&shape)) {
+        matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
+        return;
     }
+    floatX *sum = gelu_inp ? gelu_inp : out;
+    size_t count = (size_t)N * (size_t)OC;
+    shape.fusion = MATMUL_BIAS;
+    if (!matmul_gpu_has(&shape)) shape.fusion = MATMUL_PLAIN;
+    matmul_gpu(sum, inp, weight, 0, &shape, &extra, stream);
+    if (shape.fusion == MATMUL_PLAIN)
+        LAUNCH(bias_kernel, OC, blocks_walking(count), BLOCK, stream, sum, bias, count, OC);
+    if (gelu_inp) gelu_forward(out, gelu_inp, count, stream);
 }
 
 __global__ void add_kernel(float *sum, const float *part, int count) {
@@ -380,13 +403,10 @@ static void linear_backward(floatX *dinp, float *dweight, float *dbias, const fl
     shape.b_is_transposed = 1;
     MatmulExtra extra = {};
     extra.gelu_inp = gelu_inp;
-    if (matmul_gpu_has(&shape)) {
-        matmul_gpu(dinp, dout, weight, 0, &shape, &extra, stream);
-    } else {
-        shape.fusion = MATMUL_PLAIN;
-        matmul_gpu(dinp, dout, weight, 0, &shape, NULL, stream);
-        gelu_backward(dinp, gelu_inp, (size_t)N * (size_t)C, stream);
-    }
+    bool own_gelu = gelu_inp && !(GELU_IS_FUSED && matmul_gpu_has(&shape));
+    if (own_gelu) shape.fusion = MATMUL_PLAIN;
+    matmul_gpu(dinp, dout, weight, 0, &shape, &extra, stream);
+    if (own_gelu) gelu_backward(dinp, gelu_inp, (size_t)N * (size_t)C, stream);
 }
 
 // ---- tied head and cross-entropy, by blocks of rows: the (N,V) logits never exist at once
@@ -1141,6 +1161,11 @@ static void *backend_create(const Settings *settings, const Attention *attention
         model->exchange =
             exchange_gpu_create(model->parameters.master, model->parameters.gradients, settings->zero, model->stream);
     model->use_graphs = settings->graphs;
+    if (shares && settings->graphs && parallel_rank() == 0 &&
+        settings->micro_batch * parallel_ranks() >= settings->batch)
+        warn("--graphs captures nothing: a rank's last micro-batch of a step sends its gradients and stays out of "
+             "graphs, and "
+             "there is only one");
     profiling = settings->profile;
     return model;
 }
@@ -1167,14 +1192,20 @@ static void backend_print_memory(const void *backend_model) {
     const ParametersGPU *p = &model->parameters;
     const ArenaGPU *arenas[] = {&p->weight_arena,         &p->gradient_arena,    &p->moment_arena,
                                 &model->activation_arena, &model->scratch_arena, &p->constant_arena};
-    double total = (double)matmul_gpu_workspace_bytes() / 1e6;
-    printf("%-14scuBLASLt %.1f MB, ", "GPU memory", total);
+    double products = (double)CUBLAS_WORKSPACE_BYTES / 1e6, batch = (double)model->batch.bytes / 1e6;
+    double total = products + batch;
+    printf("%-14scuBLAS %.1f MB, batch %.1f MB, ", "GPU memory", products, batch);
     for (const ArenaGPU *arena : arenas) {
         double megabytes = (double)arena_gpu_bytes(arena) / 1e6;
         total += megabytes;
         if (megabytes > 0) printf("%s %.1f MB, ", arena->what, megabytes);
     }
     printf("in all %.1f MB\n", total);
+    if (model->attention->describe) {
+        char text[400];
+        model->attention->describe(&model->attention_config, text, sizeof text);
+        printf("%-14s%s\n", model->attention->cpu->name, text);
+    }
 }
 
 static Backend gpu_backend(void) {

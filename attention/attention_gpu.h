@@ -10,8 +10,8 @@ extern "C" {
 #include "attention.h"
 }
 
-typedef struct {
-    const Attention *cpu; // the C twin
+struct AttentionGPU {
+    const Attention *cpu;                          // the C twin
     size_t (*saved_size)(const AttentionConfig *); // kept from forward to backward, per layer: O(T)
     size_t (*work_size)(const AttentionConfig *);  // scratch, one for all layers; covers forward, backward and step
     size_t (*cache_size)(const AttentionConfig *); // decode state per layer and sequence, for max_T positions; its place
@@ -28,7 +28,9 @@ typedef struct {
                  const AttentionConfig *, cudaStream_t stream);
     // Refuses what the C twin can do and the device code cannot: 0, or -1 and why. NULL: nothing is refused.
     int (*check)(const AttentionConfig *, char *why, size_t size);
-} AttentionGPU;
+    // Where there are several implementations: which one trains this configuration, and why. NULL: there is only one.
+    void (*describe)(const AttentionConfig *, char *text, size_t size) = NULL;
+};
 
 extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL
 const AttentionGPU *attention_gpu_find(const char *name);  // NULL when there is none of that name

@@ -1,5 +1,6 @@
-// Softmax attention through cuDNN: the bf16 build with USE_CUDNN. Training only: steps, and heads that cuDNN does not take,
-// go through our own kernels (softmax.cu). cuDNN does not limit what comes in as those do: numbers beyond 1e15 may give NaN.
+// Softmax attention through cuDNN: the bf16 build with USE_CUDNN. Training only: steps, and configurations that cuDNN does
+// not take, go through our own kernels (softmax.cu). cuDNN does not limit what comes in as those do: numbers beyond 1e15
+// may give NaN.
 //
 // The fused attention is used by cuDNN's graph interface: a graph names the tensors with their shapes and strides and the one
 // operation between them; cuDNN makes a plan of it, once for each shape. There is nothing for the device in this file: nvcc's
@@ -10,6 +11,7 @@
 #include <cudnn_frontend.h>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
 
 extern "C" {
@@ -25,6 +27,11 @@ enum Name { Q = 1, K, V, OUT, STATS, DOUT, DQ, DK, DV }; // of tensors, in graph
 struct Plan {
     std::shared_ptr<fe::graph::Graph> graph;
     int64_t workspace; // bytes
+};
+
+struct Choice {          // made once for a configuration: forward and backward have to agree on what `saved` holds
+    std::string refusal; // why it is our own kernels; empty: it is cuDNN
+    Plan forward, backward;
 };
 
 static void check_at(bool good, const char *message, int line) {
@@ -44,9 +51,9 @@ static void check_at(bool good, const char *message, int line) {
         check_at(status_.is_good(), status_.get_message().c_str(), __LINE__);                                          \
     } while (0)
 
-static cudnnHandle_t handle(void) {
+static cudnnHandle_t handle(void) { // NULL: cuDNN does not start
     static cudnnHandle_t one;
-    if (!one) cudnn_check(cudnnCreate(&one));
+    if (!one && cudnnCreate(&one) != CUDNN_STATUS_SUCCESS) one = NULL;
     return one;
 }
 
@@ -99,10 +106,8 @@ static void add_backward(fe::graph::Graph &graph, const AttentionConfig *c) {
     give(dv, rows(DV, c, 3 * C));
 }
 
-static const Plan &plan_for(const AttentionConfig *c, bool backward) {
-    static std::map<std::tuple<int, int, int, int, bool>, Plan> plans;
-    Plan &plan = plans[{c->B, c->T, c->NH, c->HS, backward}];
-    if (plan.graph) return plan;
+// Returns why there is none; empty: there is.
+static std::string make_plan(Plan &plan, const AttentionConfig *c, bool backward) {
     plan.graph = std::make_shared<fe::graph::Graph>();
     plan.graph->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -111,28 +116,60 @@ static const Plan &plan_for(const AttentionConfig *c, bool backward) {
         add_backward(*plan.graph, c);
     else
         add_forward(*plan.graph, c);
-    graph_check(plan.graph->build(handle(), {fe::HeurMode_t::A}));
+    fe::error_t status = plan.graph->build(handle(), {fe::HeurMode_t::A});
+    if (status.is_bad()) return std::string(backward ? "backward" : "forward") + ": " + status.get_message();
     graph_check(plan.graph->get_workspace_size(plan.workspace));
-    return plan;
+    return "";
+}
+
+// ---- the choice
+
+// What is known before asking for plans.
+static std::string known_refusal(const AttentionConfig *config) {
+    if (config->HS > 128 || config->HS % 8) return "heads are not a multiple of 8, at most 128";
+    if (config->T == 1) return "a single row is decoding to it, without a mask";
+    // Its backward then reads beyond K and V when a CUDA graph is replayed (frontend 1.16's release notes). Whether there
+    // will be graphs is not known here.
+    if (cudnnGetVersion() < 91501 && config->T % 128) return "before 9.15.1 the sequence has to be a multiple of 128";
+    if (!handle()) return "it does not start: its version has to match the driver and the CUDA toolkit";
+    return "";
+}
+
+// Makes the plans for the configuration, which takes about a second. Backward is asked for in its deterministic form, which
+// for Blackwell came with 9.18.1.
+static const Choice &choice_for(const AttentionConfig *c) {
+    static std::map<std::tuple<int, int, int, int>, Choice> choices;
+    auto [place, is_new] = choices.try_emplace({c->B, c->T, c->NH, c->HS});
+    Choice &choice = place->second;
+    if (!is_new) return choice;
+    choice.refusal = known_refusal(c);
+    if (choice.refusal.empty()) choice.refusal = make_plan(choice.forward, c, false);
+    if (choice.refusal.empty()) choice.refusal = make_plan(choice.backward, c, true);
+    return choice;
+}
+
+static bool takes(const AttentionConfig *config) {
+    return choice_for(config).refusal.empty();
+}
+
+static void describe(const AttentionConfig *config, char *text, size_t size) {
+    size_t version = cudnnGetVersion();
+    const std::string &refusal = choice_for(config).refusal;
+    snprintf(text, size, "%s %zu.%zu.%zu%s%s", refusal.empty() ? "by cuDNN" : "by our own kernels, not by cuDNN",
+             version / 10000, version / 100 % 100, version % 100, refusal.empty() ? "" : ": ", refusal.c_str());
 }
 
 // ---- the layer
-
-static bool takes(const AttentionConfig *config) {
-    return config->HS <= 128 && config->HS % 8 == 0 &&
-           config->T > 1; // a single row is decoding to cuDNN, without a mask
-}
 
 // In front of cuDNN's own work, the statistics of a forward pass that nobody keeps; in whole lines of memory.
 static size_t statistics_floats(const AttentionConfig *config) {
     return ((size_t)config->B * config->NH * config->T + 63) / 64 * 64;
 }
 
-// Makes the plans for the configuration, which takes about a second.
 static size_t work_size(const AttentionConfig *config) {
     size_t own = quadratic_gpu_work_size(config);
     if (!takes(config)) return own;
-    int64_t forward = plan_for(config, false).workspace, backward = plan_for(config, true).workspace;
+    int64_t forward = choice_for(config).forward.workspace, backward = choice_for(config).backward.workspace;
     size_t bytes = (size_t)(forward > backward ? forward : backward);
     size_t cudnn = statistics_floats(config) + (bytes + sizeof(float) - 1) / sizeof(float);
     return own > cudnn ? own : cudnn;
@@ -140,8 +177,10 @@ static size_t work_size(const AttentionConfig *config) {
 
 static void run(const AttentionConfig *config, bool backward, std::unordered_map<int64_t, void *> &tensors, float *work,
                 cudaStream_t stream) {
+    const Choice &choice = choice_for(config);
+    const Plan &plan = backward ? choice.backward : choice.forward;
     cudnn_check(cudnnSetStream(handle(), stream));
-    graph_check(plan_for(config, backward).graph->execute(handle(), tensors, work + statistics_floats(config)));
+    graph_check(plan.graph->execute(handle(), tensors, work + statistics_floats(config)));
 }
 
 // `saved` holds one number per row, the log-sum-exp, in memory for two.
@@ -178,7 +217,14 @@ static void step(floatX *out, float *cache, int pos, int n, const floatX *qkv, c
 }
 
 extern const AttentionGPU attention_gpu_softmax = {
-    &attention_softmax,  quadratic_gpu_saved_size, work_size, quadratic_gpu_cache_size, forward, backward, step,
+    &attention_softmax,
+    quadratic_gpu_saved_size,
+    work_size,
+    quadratic_gpu_cache_size,
+    forward,
+    backward,
+    step,
     quadratic_gpu_check,
+    describe,
 };
 #endif

@@ -29,7 +29,7 @@ typedef struct {
 typedef struct {
     BatchData device, host;
     char *device_block, *host_block;
-    size_t bytes;
+    size_t bytes; // of each block
     int L;
     int *seen;            // (V) zeros
     cudaEvent_t uploaded; // the block in host memory may be written again
@@ -38,7 +38,6 @@ typedef struct {
 // For micro-batches of up to N tokens below V, and L layers.
 void batch_gpu_create(BatchGPU *batch, size_t N, int V, int L);
 void batch_gpu_free(BatchGPU *batch);
-size_t batch_gpu_bytes(const BatchGPU *batch);
 // Sends a micro-batch ahead of its kernels. In training also the rows by token, and the keys of dropout's masks.
 void batch_gpu_upload(BatchGPU *batch, const MicroBatch *from, int training, uint64_t seed, cudaStream_t stream);
 

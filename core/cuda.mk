@@ -4,12 +4,13 @@
 #   make bench-gpu     measures attentions and training on a real GPU; prints tables ready to paste
 #   make cuda-report   registers, occupancy and roofline estimates of every kernel, into docs/cuda_report.md
 # Variables: CUDA_ARCH=80 for one architecture, TF32=1 for TF32 products in the fp32 programs, CUDA_HOME for another toolkit.
-CUDA_ARCH ?= 80 90 100 120
 NVCC_GOALS := cuda test-gpu bench-gpu cuda-report
 ifneq ($(filter $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench nvcc-report,$(MAKECMDGOALS)),)
 -include $(BUILD)/cuda.mk
 -include $(shell find $(BUILD)/cuda -name '*.dep' 2>/dev/null)
 endif
+# Until scripts/setup_cuda.sh has seen which of them nvcc knows.
+CUDA_ARCH ?= 80 90 100 120
 $(BUILD)/cuda.mk: scripts/setup_cuda.sh
 	@scripts/setup_cuda.sh
 

@@ -36,10 +36,15 @@ template <> __host__ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(f
 // A CUDA or cuBLAS call that fails ends the program with the call's place, its error and a hint.
 void cuda_check_at(cudaError_t status, const char *call, const char *file, int line);
 void cublas_check_at(cublasStatus_t status, const char *call, const char *file, int line);
-#define cuda_check(call) cuda_check_at((call), #call, __FILE__, __LINE__)
+#define cuda_check(call)   cuda_check_at((call), #call, __FILE__, __LINE__)
 #define cublas_check(call) cublas_check_at((call), #call, __FILE__, __LINE__)
 // After a kernel launch: reports what the launch itself refused (sizes, shared memory).
 #define launch_check() cuda_check(cudaGetLastError())
+
+// Scratch memory of cuBLAS and cuBLASLt: one for both, because all their work goes to one stream. cuBLAS would allocate
+// its own, and put the allocation into every CUDA graph that is captured.
+void *cublas_workspace(void);
+static const size_t CUBLAS_WORKSPACE_BYTES = (size_t)32 << 20; // what NVIDIA advises for Hopper; more than others need
 
 // The one cuBLAS handle, bound to `stream` for the calls that follow.
 cublasHandle_t cublas_on(cudaStream_t stream);

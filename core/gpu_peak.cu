@@ -2,17 +2,19 @@
 #include "cuda_common.h"
 #include "matmul_gpu.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
-// Dense rates in TFLOP/s with fp32 sums, without sparsity, at the boost clock. The first name that is part of the
-// device's name counts, so longer names stand before shorter ones.
+// Dense rates in TFLOP/s with fp32 sums, without sparsity, at the boost clock. The first name that stands in the device's
+// name as whole words counts, so longer names come before shorter ones.
 static const struct {
     const char *name;
     float bf16, tf32, fp32;
 } peaks[] = {
     {"GB200", 2500, 1250, 80},
     {"B200", 2250, 1100, 75},
+    {"H200 NVL", 835.5f, 417.5f, 60},
     {"H200", 989.4f, 494.7f, 67},
     {"GH200", 989.4f, 494.7f, 67},
     {"H100 NVL", 835, 417.5f, 60},
@@ -31,6 +33,8 @@ static const struct {
     {"RTX 4080", 97.5f, 48.7f, 48.7f},
     {"RTX 3090", 71, 35.6f, 35.6f},
 };
+// Beside a name from the table these make it another device, or a part of one, whose rate is not in the table.
+static const char *const others[] = {"Laptop", "Max-Q", "MIG", "SUPER", "Ti", "D"};
 
 static cudaDeviceProp device_properties(void) {
     cudaDeviceProp properties;
@@ -79,9 +83,19 @@ static double measure_gflops(void) {
     return 2.0 * size * size * size / milliseconds / 1e6;
 }
 
+// Whether `words` stand in the text with no letter or digit on either side: the A10 is no A100, and neither is an RTX A1000.
+static bool has_words(const char *text, const char *words) {
+    size_t length = strlen(words);
+    for (const char *at = strstr(text, words); at; at = strstr(at + 1, words))
+        if ((at == text || !isalnum((unsigned char)at[-1])) && !isalnum((unsigned char)at[length])) return true;
+    return false;
+}
+
 double gpu_peak_by_name(const char *device) {
+    for (const char *other : others)
+        if (has_words(device, other)) return 0;
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
-        if (!strstr(device, peaks[i].name)) continue;
+        if (!has_words(device, peaks[i].name)) continue;
 #if defined(PRECISION_BF16)
         return 1e3 * peaks[i].bf16;
 #elif defined(ALLOW_TF32)

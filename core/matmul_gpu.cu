@@ -14,7 +14,6 @@ static const cublasComputeType_t COMPUTE_TYPE = CUBLAS_COMPUTE_32F_FAST_TF32;
 #else
 static const cublasComputeType_t COMPUTE_TYPE = CUBLAS_COMPUTE_32F;
 #endif
-static const size_t WORKSPACE_BYTES = 32u << 20; // what NVIDIA advises for Hopper; more than others need
 
 // cuBLASLt's matrices are column-major, and a row-major matrix read as a column-major one is its transpose. So
 // out^T (n,m) = b^T (n,k) a^T (k,m) is computed: the library's A is our b, its B our a, and nothing is ever transposed.
@@ -33,14 +32,16 @@ static cublasLtHandle_t library_handle(void) {
     return handle;
 }
 
-static void *workspace(void) {
-    static void *memory;
-    if (!memory) cuda_check(cudaMalloc(&memory, WORKSPACE_BYTES));
-    return memory;
-}
-
-size_t matmul_gpu_workspace_bytes(void) {
-    return WORKSPACE_BYTES;
+// The product as a user would name it, for messages.
+static void check_product(cublasStatus_t status, const MatmulShape *shape) {
+    static const char *const epilogues[] = {"none", "bias", "bias and GELU", "GELU's slope", "column sums"};
+    char what[200];
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    snprintf(what, sizeof what, "product of (%d,%d)%s and (%d,%d)%s, " PRECISION_NAME " into %s, epilogue: %s",
+             shape->m, shape->k, shape->a_is_transposed ? " transposed" : "", shape->k, shape->n,
+             shape->b_is_transposed ? " transposed" : "", shape->out_is_float ? "fp32" : PRECISION_NAME,
+             epilogues[shape->fusion]);
+    cublas_check_at(status, what, __FILE__, __LINE__);
 }
 
 template <typename Value>
@@ -95,18 +96,33 @@ static cublasLtMatrixLayout_t describe_matrix(cudaDataType_t type, int rows, int
     return layout;
 }
 
-static void choose_algorithm(Plan *plan) {
+// Without being told, cuBLASLt may choose a kernel for pointers that are multiples of 256 bytes; blocks of the head's rows
+// begin where they may.
+static cublasLtMatmulPreference_t describe_memory(void) {
+    const uint32_t alignment = 16;
     cublasLtMatmulPreference_t preference;
+    cublas_check(cublasLtMatmulPreferenceCreate(&preference));
+    cublas_check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                      &CUBLAS_WORKSPACE_BYTES, sizeof CUBLAS_WORKSPACE_BYTES));
+    for (cublasLtMatmulPreferenceAttributes_t matrix :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+        cublas_check(cublasLtMatmulPreferenceSetAttribute(preference, matrix, &alignment, sizeof alignment));
+    return preference;
+}
+
+// A product that the library does not have is no error yet; any other status is.
+static void choose_algorithm(Plan *plan) {
+    cublasLtMatmulPreference_t preference = describe_memory();
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
     memset(&best, 0, sizeof best);
-    cublas_check(cublasLtMatmulPreferenceCreate(&preference));
-    cublas_check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                      &WORKSPACE_BYTES, sizeof WORKSPACE_BYTES));
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library_handle(), plan->product, plan->A, plan->B, plan->D,
                                                            plan->D, preference, 1, &best, &found);
     cublas_check(cublasLtMatmulPreferenceDestroy(preference));
     plan->exists = status == CUBLAS_STATUS_SUCCESS && found > 0 && best.state == CUBLAS_STATUS_SUCCESS;
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE)
+        check_product(status, &plan->shape);
     plan->algorithm = best.algo, plan->workspace_bytes = best.workspaceSize;
 }
 
@@ -121,7 +137,8 @@ static Plan make_plan(const MatmulShape *shape) {
     plan.B = describe_matrix(NUMBER_TYPE, a_rows, a_columns, shape->a_stride);
     plan.D = describe_matrix(shape->out_is_float ? CUDA_R_32F : NUMBER_TYPE, shape->m, shape->n, shape->out_stride);
     // The choice wants to see aligned pointers; the true ones come with each product.
-    MatmulExtra aligned = {(const floatX *)workspace(), (floatX *)workspace(), (float *)workspace()};
+    MatmulExtra aligned = {(const floatX *)cublas_workspace(), (floatX *)cublas_workspace(),
+                           (float *)cublas_workspace()};
     set_pointers(&plan, &aligned);
     choose_algorithm(&plan);
     return plan;
@@ -143,8 +160,9 @@ void matmul_gpu(void *out, const floatX *a, const floatX *b, float beta, const M
                 const MatmulExtra *extra, cudaStream_t stream) {
     const Plan *plan = find_plan(shape);
     const float alpha = 1;
-    if (!plan->exists) cublas_check(CUBLAS_STATUS_NOT_SUPPORTED);
+    if (!plan->exists) check_product(CUBLAS_STATUS_NOT_SUPPORTED, shape);
     if (extra) set_pointers(plan, extra);
-    cublas_check(cublasLtMatmul(library_handle(), plan->product, &alpha, b, plan->A, a, plan->B, &beta, out, plan->D,
-                                out, plan->D, &plan->algorithm, workspace(), plan->workspace_bytes, stream));
+    check_product(cublasLtMatmul(library_handle(), plan->product, &alpha, b, plan->A, a, plan->B, &beta, out, plan->D,
+                                 out, plan->D, &plan->algorithm, cublas_workspace(), plan->workspace_bytes, stream),
+                  shape);
 }

@@ -35,6 +35,4 @@ bool matmul_gpu_has(const MatmulShape *shape);
 void matmul_gpu(void *out, const floatX *a, const floatX *b, float beta, const MatmulShape *shape,
                 const MatmulExtra *extra, cudaStream_t stream);
 
-size_t matmul_gpu_workspace_bytes(void);
-
 #endif

@@ -4,6 +4,9 @@ extern "C" {
 #include "memory.h"
 }
 
+#include <string.h>
+#include <vector>
+
 enum { SHARD_UNIT = 32 }; // shards begin at 128 bytes, for the kernels that read four numbers at once
 
 OwnParts exchange_gpu_own(size_t start, size_t count, int rank, int ranks) {
@@ -12,16 +15,32 @@ OwnParts exchange_gpu_own(size_t start, size_t count, int rank, int ranks) {
     return own;
 }
 
+// Compares the devices' identities, which are different all over the world: on one device two ranks would only hear from
+// NCCL's log what is wrong.
+static void require_own_device(int device) {
+    cudaDeviceProp properties;
+    const size_t bytes = sizeof properties.uuid.bytes;
+    int rank = parallel_rank(), ranks = parallel_ranks();
+    std::vector<double> all((size_t)ranks * bytes); // parallel_sum carries them
+    double *mine = all.data() + (size_t)rank * bytes;
+    cuda_check(cudaGetDeviceProperties(&properties, device));
+    for (size_t i = 0; i < bytes; i++) mine[i] = (unsigned char)properties.uuid.bytes[i];
+    parallel_sum(all.data(), (int)all.size());
+    for (int r = 0; r < ranks; r++)
+        if (r != rank && !memcmp(all.data() + (size_t)r * bytes, mine, bytes * sizeof *mine))
+            die("ranks %d and %d have the same GPU; start one rank per GPU", rank < r ? rank : r, rank < r ? r : rank);
+}
+
+// A launcher shows a rank all of its machine's devices, or one that is the rank's own (Slurm's --gpus-per-task).
 void parallel_choose_device(void) {
     int devices = 0;
     cuda_check(cudaGetDeviceCount(&devices));
     if (parallel_ranks() == 1) return;
-#ifndef CUDA_ON_CPU_H // which has one device for all
-    if (parallel_local_rank() >= devices)
-        die("%d GPUs visible on this machine, but more ranks; start one rank per GPU, all GPUs visible to each",
-            devices);
-#endif
-    cuda_check(cudaSetDevice(parallel_local_rank() % devices));
+    if (devices > 1 && parallel_local_rank() >= devices)
+        die("%d GPUs visible on this machine, but more ranks; start one rank per GPU", devices);
+    int device = parallel_local_rank() % devices;
+    cuda_check(cudaSetDevice(device));
+    require_own_device(device);
 }
 
 // The header alone does not say that the library links: scripts/setup_cuda.sh tries, and defines HAVE_NCCL.

@@ -37,6 +37,15 @@ fi
 flags="" libraries="-lcublas -lcublasLt"
 report "nvcc" "$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') ($nvcc)"
 report "cuBLASLt" "yes"
+# ---- architectures: those of CUDA_ARCH's default that this nvcc knows
+wanted="80 90 100 120" architectures="" missing=""
+known=$("$nvcc" --list-gpu-code 2>/dev/null)
+for architecture in $wanted; do
+    if [ -z "$known" ] || echo "$known" | grep -qx "sm_$architecture"; then architectures="$architectures $architecture"
+    else missing="$missing $architecture"; fi
+done
+if [ -z "$missing" ]; then report "GPUs" "sm$architectures"
+else report "GPUs" "sm$architectures; not$missing, which this nvcc does not know (100 and 120 need CUDA 12.8, 90 needs 11.8)"; fi
 # ---- cuDNN
 cudnn=$(pwd)/$build/cudnn # what was fetched
 case $build in /*) cudnn=$build/cudnn ;; esac
@@ -55,10 +64,18 @@ fetch_cudnn_library() {
     fetch_package "nvidia-cudnn-cu$release>=9,<10" && mkdir -p "$cudnn/include" && cp -r "$probe_dir"/unpacked/nvidia/cudnn/. "$cudnn" &&
         for file in "$cudnn"/lib/*.so.9; do ln -sf "$(basename "$file")" "${file%.9}"; done
 }
-links_cudnn() { # header; of the frontend the small one, for the other takes a minute
+links_cudnn() { # header; of the frontend the small one, for the other takes a minute. $too_old: why not, where it is that
     echo "#include <cudnn.h>
 #include <$1>
+#if CUDNN_MAJOR < 9
+#error cuDNN is older than version 9
+#endif
+#if defined CUDNN_FRONTEND_MAJOR_VERSION && CUDNN_FRONTEND_MAJOR_VERSION * 100 + CUDNN_FRONTEND_MINOR_VERSION < 113
+#error the frontend of cuDNN is older than version 1.13
+#endif
 int main(void){return cudnnGetVersion() < 90000;}" | links "-isystem $cudnn/include -L$cudnn/lib -Xlinker -rpath=$cudnn/lib -lcudnn -lnvrtc"
+    linked=$? too_old=$(sed -n 's/.*#error *//p' "$probe_dir/log" | sed q)
+    return $linked
 }
 case ${USE_CUDNN:-1} in
 0) ;;
@@ -70,7 +87,7 @@ if [ "${USE_CUDNN:-1}" != 0 ] && links_cudnn cudnn_frontend_version.h; then
     libraries="$libraries -L$cudnn/lib -Xlinker -rpath=$cudnn/lib -lcudnn -lnvrtc"
     report "cuDNN" "yes"
 else
-    report "cuDNN" "no (libcudnn 9, cudnn_frontend.h; USE_CUDNN=fetch fetches both): softmax attention by our own kernel"
+    report "cuDNN" "no (${too_old:-libcudnn 9, cudnn_frontend.h}; USE_CUDNN=fetch fetches both): softmax attention by our own kernel"
 fi
 if echo '#include <nccl.h>
 int main(void){int v; return ncclGetVersion(&v) != 0;}' | links "-lnccl"; then
@@ -99,6 +116,7 @@ fi
 {
     echo "# written by scripts/setup_cuda.sh"
     echo "NVCC := $nvcc"
+    echo "CUDA_ARCH ?=$architectures"
     echo "NVCC_FOUND := $flags"
     echo "NVCC_LIBS := -L$root/lib64 -Xlinker --as-needed $libraries -ldl"
 } >"$build/cuda.mk"

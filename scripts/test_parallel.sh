@@ -73,6 +73,8 @@ if ! find $(dev/cuda_on_cpu/headers.sh --find) -maxdepth 1 -name nccl.h 2>/dev/n
 elif build_gpu_test >"$work/log" 2>&1; then
     works "NCCL between 3 ranks" ranks 3 "$work/test_parallel_gpu"
     check_equal "NCCL between 3 ranks: summary" "$(tail -n 1 "$work/out" | tr -d '\r')" "4 passed, 0 failed"
+    ranks 3 env CUDA_ON_CPU_DEVICE=1 "$work/test_parallel_gpu" && fail "ranks on one GPU are refused" ""
+    check_contains "ranks on one GPU" "have the same GPU; start one rank per GPU" "$work/err"
 else
     fail "building the test of NCCL" "$(tail -n 5 "$work/log")"
 fi

@@ -107,8 +107,8 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     check "a recorded step" recorded $small --steps 1
     # two micro-batches of two layers; forward passes also validate
     check "a range for every layer" test "$(sort -k 2 "$work/ranges" | grep -v "forward\|head" | tr '\n' ',')" = \
-        "4 attention backward,2 embedding backward,10 layernorm backward,16 linear backward,1 norm and AdamW,"
-    check "forward too" test "$(grep -c "forward\|head" "$work/ranges")" = 5
+        "4 attention backward,2 embedding backward,4 gelu backward,10 layernorm backward,16 linear backward,1 norm and AdamW,"
+    check "forward too" test "$(grep -c "forward\|head" "$work/ranges")" = 6
     # ---- rows whose denominator was floored: a signed attention with a delta that no negative sum passes
     signed="--attention rff --delta 1000 --init-std 1 --steps 2"
     check "rff" run "$fp32" rff $small $signed
@@ -119,7 +119,13 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     # ---- softmax attention through cuDNN, on the harness through what stands in for it
     if [ -x "$programs/fast-cudnn/train_gpt2" ]; then
         check "cuDNN trains" run "$programs/fast-cudnn/train_gpt2" cudnn $small --steps 6
+        check "which the console tells" grep -q "^softmax  *by cuDNN 9" "$work/out"
         check "cuDNN: losses" losses_agree cudnn cpu 0.03
+        export CUDA_ON_CPU_CUDNN=91800 # which lacks what we ask of it
+        check "an old cuDNN" run "$programs/fast-cudnn/train_gpt2" cudnn_old $small --steps 6 --graphs
+        unset CUDA_ON_CPU_CUDNN
+        check "is left out, and the console tells why" grep -q "^softmax  *by our own kernels, not by cuDNN 9.18.0: .*deterministic" "$work/out"
+        check "our own kernels' bits" same_file cudnn_old/step_00000006/model.safetensors half/step_00000006/model.safetensors
         check "cuDNN as graphs" run "$programs/fast-cudnn/train_gpt2" cudnn_graphs $small --steps 6 --graphs
         check "the same bits" same_file cudnn_graphs/step_00000006/model.safetensors cudnn/step_00000006/model.safetensors
     fi

@@ -102,6 +102,7 @@ struct Fused {
     floatX *a, *b, *d, *bias, *aux;
     int m, n, k, aux_leading;
     cudaDataType bias_type;
+    uint32_t alignment_of_a = 256; // what the heuristic is told
 };
 template <typename Value>
 static void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute, Value value) {
@@ -133,6 +134,9 @@ static cublasStatus_t run(const Fused &f) {
     cublas_check(cublasLtMatmulPreferenceCreate(&preference));
     cublas_check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                       &workspace_bytes, sizeof workspace_bytes));
+    if (f.alignment_of_a != 256)
+        cublas_check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                                                          &f.alignment_of_a, sizeof f.alignment_of_a));
     cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(handle, description, a, b, d, d, preference, 1, &heuristic, &found);
     CHECK(found == (status == CUBLAS_STATUS_SUCCESS));
@@ -214,6 +218,10 @@ static void test_lt_refusals() {
     CHECK(run(f) == CUBLAS_STATUS_INVALID_VALUE);
     f = right, f.a = a + 1; // not aligned to 16 bytes
     CHECK(run(f) == CUBLAS_STATUS_INVALID_VALUE);
+    f = right, f.a = a + 16; // aligned to 16 bytes at least, but not to the 256 that go without saying
+    CHECK(run(f) == CUBLAS_STATUS_INVALID_VALUE);
+    f.alignment_of_a = 16;
+    CHECK(run(f) == CUBLAS_STATUS_SUCCESS);
     f = right, f.epilogue = CUBLASLT_EPILOGUE_RELU;
     CHECK(run(f) == CUBLAS_STATUS_INVALID_VALUE);
     for (floatX *p : {a, b, d, bias}) cuda_check(cudaFree(p));

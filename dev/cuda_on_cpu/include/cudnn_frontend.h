@@ -79,7 +79,7 @@ class Graph {
     std::vector<Tensor> inputs; // all that were made known by `tensor`
     DataType_t io = DataType_t::NOT_SET, intermediate = DataType_t::NOT_SET, compute = DataType_t::NOT_SET;
     int operations = 0;
-    bool is_backward = false, is_causal = false, generates_stats = false, is_built = false;
+    bool is_backward = false, is_causal = false, is_deterministic = false, generates_stats = false, is_built = false;
     float scale = 1;
 
     error_t validate() const;

@@ -11,6 +11,8 @@ struct cublasContext {
     cudaStream_t stream = nullptr;
     cublasMath_t math = CUBLAS_DEFAULT_MATH;
     cublasPointerMode_t pointer_mode = CUBLAS_POINTER_MODE_HOST;
+    void *workspace = nullptr; // the caller's; none: the library's own
+    size_t workspace_bytes = 0;
 };
 
 namespace {
@@ -97,11 +99,27 @@ void run_product(const BatchedProduct &p, float alpha, float beta, bool as_tf32)
     }
 }
 
+// The library may leave anything in its workspace. Its own would become a part of a graph that is captured.
+void spoil_workspace(cublasHandle_t handle, const char *what) {
+    if (any_capture_active() && !handle->workspace)
+        fault("graph", nowhere, "%s is captured without cublasSetWorkspace after cublasSetStream", what);
+    void *workspace = handle->workspace;
+    size_t bytes = std::min(handle->workspace_bytes, (size_t)64 << 10);
+    if (!workspace) return;
+    enqueue(handle->stream, [=] {
+        DeviceMemoryAccess access;
+        require_device_range(workspace, bytes, "cuBLAS's workspace");
+        poison(workspace, bytes);
+        checker_allocated(workspace, bytes);
+    });
+}
+
 cublasStatus_t batched_product(cublasHandle_t handle, const BatchedProduct &p) {
     require_errors_seen(p.what);
     cublasStatus_t status = check_arguments(handle, p);
     if (status != CUBLAS_STATUS_SUCCESS || !p.m || !p.n || !p.count) return status;
     check_outputs_apart(p);
+    spoil_workspace(handle, p.what);
     bool as_tf32 = p.a.type == CUDA_R_32F &&
                    (p.compute == CUBLAS_COMPUTE_32F_FAST_TF32 || handle->math == CUBLAS_TF32_TENSOR_OP_MATH);
     BatchedProduct product = p;
@@ -137,6 +155,7 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!stream_is_known(stream)) return CUBLAS_STATUS_INVALID_VALUE;
     handle->stream = stream;
+    handle->workspace = nullptr, handle->workspace_bytes = 0;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasGetStream_v2(cublasHandle_t handle, cudaStream_t *stream) {
@@ -158,6 +177,7 @@ cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, siz
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (bytes && (uintptr_t)workspace % 256) return CUBLAS_STATUS_INVALID_VALUE;
     if (bytes) require_device_range(workspace, bytes, "cublasSetWorkspace");
+    handle->workspace = bytes ? workspace : nullptr, handle->workspace_bytes = bytes;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -168,9 +188,10 @@ const char *cublasGetStatusName(cublasStatus_t status) {
         return #status;
         NAME(CUBLAS_STATUS_SUCCESS)
         NAME(CUBLAS_STATUS_NOT_INITIALIZED)
-        NAME(CUBLAS_STATUS_ALLOC_FAILED) NAME(CUBLAS_STATUS_INVALID_VALUE) NAME(CUBLAS_STATUS_ARCH_MISMATCH)
-            NAME(CUBLAS_STATUS_MAPPING_ERROR) NAME(CUBLAS_STATUS_EXECUTION_FAILED) NAME(CUBLAS_STATUS_INTERNAL_ERROR)
-                NAME(CUBLAS_STATUS_NOT_SUPPORTED) NAME(CUBLAS_STATUS_LICENSE_ERROR)
+        NAME(CUBLAS_STATUS_ALLOC_FAILED)
+        NAME(CUBLAS_STATUS_INVALID_VALUE) NAME(CUBLAS_STATUS_ARCH_MISMATCH) NAME(CUBLAS_STATUS_MAPPING_ERROR)
+            NAME(CUBLAS_STATUS_EXECUTION_FAILED) NAME(CUBLAS_STATUS_INTERNAL_ERROR) NAME(CUBLAS_STATUS_NOT_SUPPORTED)
+                NAME(CUBLAS_STATUS_LICENSE_ERROR)
 #undef NAME
     }
     return "unknown status";

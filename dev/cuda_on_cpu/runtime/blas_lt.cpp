@@ -29,6 +29,7 @@ struct Description {
 };
 struct Preference {
     uint64_t workspace_bytes;
+    uint32_t alignment[4]; // of A, B, C and D in bytes
 };
 
 // The handles point to memory that cublasLtMatmulDescInit and its kin may also be given by the caller: ours must fit.
@@ -227,6 +228,7 @@ bool epilogue_possible(const Matmul &p) {
     const Description &with = p.description;
     Epilogue epilogue = epilogue_of(with.epilogue);
     if (!epilogue.known) return false;
+    if (with.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !number_setting("CUDA_ON_CPU_EPILOGUES", 1, 0, 1)) return false;
     bool uses_bias = epilogue.adds_bias || epilogue.bias_gradient,
          uses_aux = epilogue.saves_gelu_input || epilogue.gelu_gradient;
     if (uses_bias &&
@@ -347,7 +349,9 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t opaque,
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
     *preference = new cublasLtMatmulPreferenceOpaque_t();
+    Preference fresh = {0, {256, 256, 256, 256}};
     memset((void *)*preference, 0, sizeof(cublasLtMatmulPreferenceOpaque_t));
+    memcpy((void *)*preference, &fresh, sizeof fresh);
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
@@ -360,7 +364,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     if (!preference) return CUBLAS_STATUS_INVALID_VALUE;
     if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         return set_field(&((Preference *)preference)->workspace_bytes, value, bytes);
-    return CUBLAS_STATUS_SUCCESS; // hints on alignment and reductions
+    int matrix = attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+    if (matrix >= 0 && matrix < 4) return set_field(&((Preference *)preference)->alignment[matrix], value, bytes);
+    return CUBLAS_STATUS_SUCCESS; // hints on reductions
 }
 
 // ---- products
@@ -389,6 +395,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     memset(results, 0, sizeof results[0]);
     results[0].state = CUBLAS_STATUS_SUCCESS;
+    for (int matrix = 0; matrix < 4; matrix++) // the algorithm may count on all that was promised
+        results[0].algo.data[matrix] = ((Preference *)preference)->alignment[matrix];
     // Some of what is allowed, as real algorithms need; a caller that hands over all of it has all of it overwritten.
     results[0].workspaceSize = std::min(((Preference *)preference)->workspace_bytes, (size_t)64 << 10);
     *returned = 1;
@@ -398,8 +406,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void *alpha,
                               const void *start_a, cublasLtMatrixLayout_t a, const void *start_b,
                               cublasLtMatrixLayout_t b, const void *beta, const void *start_c, cublasLtMatrixLayout_t c,
-                              void *start_d, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *, void *workspace,
-                              size_t workspace_bytes, cudaStream_t stream) {
+                              void *start_d, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algorithm,
+                              void *workspace, size_t workspace_bytes, cudaStream_t stream) {
     require_errors_seen("cublasLtMatmul");
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!description || !a || !b || !c || !d || !alpha || !beta || !start_a || !start_b || !start_d)
@@ -418,6 +426,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (!is_aligned(start_a) || !is_aligned(start_b) || !is_aligned(start_d) || (p.beta != 0 && !is_aligned(start_c)) ||
         (workspace_bytes && !is_aligned(workspace)))
         return CUBLAS_STATUS_INVALID_VALUE;
+    const void *starts[] = {start_a, start_b, p.beta != 0 ? start_c : nullptr, start_d};
+    for (int matrix = 0; algorithm && matrix < 4; matrix++)
+        if ((uintptr_t)starts[matrix] % algorithm->data[matrix]) return CUBLAS_STATUS_INVALID_VALUE;
     if (!stream_is_known(stream)) return CUBLAS_STATUS_INVALID_VALUE;
     enqueue(stream, [=] { run_matmul(p, workspace, workspace_bytes); });
     return CUBLAS_STATUS_SUCCESS;

@@ -38,6 +38,10 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
     handle->stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
+// CUDA_ON_CPU_CUDNN: another version
+size_t cudnnGetVersion(void) {
+    return (size_t)number_setting("CUDA_ON_CPU_CUDNN", 91900, 90000, 99999);
+}
 const char *cudnnGetErrorString(cudnnStatus_t status) {
     return status == CUDNN_STATUS_SUCCESS ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS_BAD_PARAM";
 }
@@ -103,6 +107,8 @@ Status Graph::validate() const {
     }
     std::vector<int64_t> dim = tensors[Q]->get_dim();
     if (dim[3] > 128 || dim[3] % 8) return refused("hidden_dim should be at most 128 and a multiple of 8");
+    if (is_deterministic && cudnnGetVersion() < 91801)
+        return refused("deterministic backward is not supported on Blackwell before 9.18.1");
     if (dim[2] == 1) return refused("decode only mode, i.e. s_q == 1, is not supported with masking");
     return is_causal ? Status() : refused("only causal attention is stood in for");
 }
@@ -125,6 +131,7 @@ std::array<Tensor, 3> Graph::sdpa_backward(Tensor q, Tensor k, Tensor v, Tensor 
                                            graph::SDPA_backward_attributes options) {
     operations++;
     is_backward = true, is_causal = options.is_causal, scale = options.scale;
+    is_deterministic = options.is_deterministic;
     Tensor dq = std::make_shared<Tensor_attributes>(), dk = std::make_shared<Tensor_attributes>(),
            dv = std::make_shared<Tensor_attributes>();
     tensors = {q, k, v, out, stats, dout, dq, dk, dv};

@@ -2,8 +2,10 @@
 #include "runtime.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <unistd.h>
 
 namespace cuda_on_cpu {
 
@@ -117,6 +119,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     if (device != 0) return api_result(cudaErrorInvalidDevice, "cudaGetDeviceProperties");
     memset((void *)properties, 0, sizeof *properties);
     strcpy(properties->name, "CUDA on CPU");
+    // Every process has a device of its own, unless told that several have the same.
+    long identity = number_setting("CUDA_ON_CPU_DEVICE", getpid(), 0, LONG_MAX);
+    memcpy(properties->uuid.bytes, &identity, sizeof identity);
     properties->major = 9;
     properties->multiProcessorCount = options().processors;
     properties->totalGlobalMem = options().memory;

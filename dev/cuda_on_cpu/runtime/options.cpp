@@ -13,7 +13,7 @@ namespace cuda_on_cpu {
     _exit(1);
 }
 
-static long number_setting(const char *name, long otherwise, long lowest, long highest) {
+long number_setting(const char *name, long otherwise, long lowest, long highest) {
     const char *value = getenv(name);
     if (!value || !*value) return otherwise;
     char *end;

@@ -26,6 +26,8 @@ struct Options {
     int processors; // CUDA_ON_CPU_PROCESSORS: the device's streaming multiprocessors
 };
 const Options &options();
+// Read now, for what a test changes while it runs.
+long number_setting(const char *name, long otherwise, long lowest, long highest);
 uint32_t random_below(uint32_t limit); // from the seed
 double seconds();
 
