@@ -16,16 +16,15 @@ void parallel_choose_device(void) {
     int devices = 0;
     cuda_check(cudaGetDeviceCount(&devices));
     if (parallel_ranks() == 1) return;
-#ifndef CUDA_ON_CPU_H // which has one device for all
     if (parallel_local_rank() >= devices)
         die("%d GPUs visible on this machine, but more ranks; start one rank per GPU, all GPUs visible to each",
             devices);
-#endif
-    cuda_check(cudaSetDevice(parallel_local_rank() % devices));
+    cuda_check(cudaSetDevice(parallel_local_rank()));
 }
 
-// The header alone does not say that the library links: scripts/setup_cuda.sh tries, and defines HAVE_NCCL.
-#if defined HAVE_NCCL || (defined CUDA_ON_CPU_H && __has_include(<nccl.h>))
+// The header alone does not say that the library links: scripts/setup_cuda.sh tries, and defines HAVE_NCCL; so does the
+// harness that runs .cu files on the CPU, where it brings NCCL's calls itself.
+#ifdef HAVE_NCCL
 #include <nccl.h>
 
 int exchange_gpu_exists(void) {
