@@ -174,6 +174,17 @@ static int no_event() { // a consumer in another stream
     cudaMemcpy(host, in, 128, cudaMemcpyDeviceToHost);
     return host[0] != 7;
 }
+static int late_upload() { // from pageable memory, for a stream that does not wait for the default one
+    cudaStream_t stream;
+    float result[32];
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaDeviceSynchronize();
+    for (int i = 0; i < 32; i++) host[i] = 7;
+    cudaMemcpy(in, host, 128, cudaMemcpyHostToDevice);
+    cudaMemcpyAsync(out, in, 128, cudaMemcpyDeviceToDevice, stream);
+    cudaMemcpyAsync(result, out, 128, cudaMemcpyDeviceToHost, stream);
+    return result[0] != 7;
+}
 static cublasStatus_t multiply(int n, int lda, const float *a, float *c) {
     float one = 1, zero = 0;
     return cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, lda, in, n, &zero, c, n);
@@ -236,6 +247,8 @@ int main(int argc, char **argv) {
     CASE("unchecked_launch_at_exit") fill<<<1, 32, 64 << 10>>>(out, 1); // bug: unchecked_launch_at_exit
     CASE("stale_pinned") return stale_pinned() ? 99 : 0;
     CASE("no_event") return no_event() ? 99 : 0;
+    CASE("late_upload") return late_upload() ? 99 : 0;
+    CASE("second_device") cudaSetDevice(1);
     CASE("blas_out_of_bounds") multiply(21, 21, in, out);
     CASE("blas_host_pointer") multiply(4, 4, host, out);
     CASE("blas_uninitialised") multiply(4, 4, uninitialised, out);

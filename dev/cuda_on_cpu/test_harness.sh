@@ -181,7 +181,10 @@ caught fast blas_leading_dimension
 environment=CUDA_ON_CPU_PROTECT=1 caught fast host_reads_device "host access to device memory" "test_faults.cu:$(line_of host_reads_device)"
 environment=CUDA_ON_CPU_LAZY=1 caught fast stale_pinned
 environment=CUDA_ON_CPU_LAZY=1 caught fast no_event
+environment=CUDA_ON_CPU_LAZY=1 caught fast late_upload
 unnoticed fast stale_pinned
+unnoticed fast late_upload
+caught fast second_device "a process works on one device"
 case $modes in *valgrind*) caught valgrind read_uninitialised "uninitialised" "test_faults.cu" ;; esac
 
 # ---- mutants
