@@ -146,6 +146,14 @@ __global__ void fill(float *out, float value) {
     out[THREAD] = value;
 }
 
+__global__ void reverse(float *out) { // no bug: shared memory as it should be used
+    extern __shared__ float buffer[];
+    __shared__ float values[32];
+    values[threadIdx.x] = buffer[threadIdx.x] = (float)threadIdx.x;
+    __syncthreads();
+    out[THREAD] = values[31 - threadIdx.x] + buffer[31 - threadIdx.x];
+}
+
 static float *out, *in;
 static float host[4096];
 static cublasHandle_t blas;
@@ -205,6 +213,7 @@ int main(int argc, char **argv) {
 #define CASE(bug) else if (!strcmp(name, bug))
     if (!*name) return 2;
     CASE("none") fill<<<2, 64>>>(out, 1);
+    CASE("shared_memory") reverse<<<2, 32, 32 * sizeof(float)>>>(out);
     CASE("write_past_end") write_past_end<<<13, 32>>>(out, 400);
     CASE("read_before_start") read_before_start<<<1, 32>>>(out, in);
     CASE("read_past_shared") read_past_shared<<<1, 32>>>(out);
