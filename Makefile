@@ -37,7 +37,7 @@ LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard co
 # A test named *_gradient.c is compiled in double precision, with the library to match.
 GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter %_gradient.c,$(TEST_SOURCES))))
 TESTS           := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter-out %_gradient.c,$(TEST_SOURCES)))) $(BUILD)/test_gpt2
-TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh,$(wildcard core/test_*.sh attention/test_*.sh dataloader/test_*.sh scripts/test_*.sh)) \
+TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh scripts/test_two_gpus.sh,$(wildcard core/test_*.sh attention/test_*.sh dataloader/test_*.sh scripts/test_*.sh)) \
                    dev/cuda_on_cpu/test_harness.sh
 
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)

@@ -1,6 +1,6 @@
 # The GPU programs, by nvcc. Nothing here runs unless one of these goals is asked for.
 #   make cuda          train_gpt2_cuda (bf16) and train_gpt2_cuda_fp32 for the architectures in CUDA_ARCH, and PTX
-#   make test-gpu      every .cu test on a real GPU
+#   make test-gpu      every .cu test on a real GPU, the programs, and NCCL where there are two GPUs
 #   make bench-gpu     measures attentions and training on a real GPU; prints tables ready to paste
 #   make cuda-report   registers, occupancy and roofline estimates of every kernel, into docs/cuda_report.md
 # Variables: CUDA_ARCH=80 for one architecture, TF32=1 for TF32 products in the fp32 programs, CUDA_HOME for another toolkit.
@@ -62,8 +62,11 @@ nvcc-programs: $(NVCC_PROGRAMS) $(NVCC_PROGRAMS:%=%_fp32)
 nvcc-tests: $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%))
 nvcc-bench: train_gpt2_cuda $(foreach case,bench_gpu $(NVCC_CASES),$(BUILD)/cuda/bf16/$(case)) stories tokenize
 test-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
-	@$(MAKE) --no-print-directory -s nvcc-tests
-	@scripts/run_tests.sh $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%))
+	@$(MAKE) --no-print-directory -s nvcc-tests nvcc-programs all
+	@GPU_TRAIN_FP32=./train_gpt2_cuda_fp32 GPU_TRAIN_BF16=./train_gpt2_cuda \
+	    GPU_SAMPLE_FP32=./sample_gpt2_cuda_fp32 GPU_SAMPLE_BF16=./sample_gpt2_cuda \
+	    scripts/run_tests.sh $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%)) scripts/test_train_gpu.sh
+	@scripts/test_two_gpus.sh $(foreach precision,fp32 bf16,$(BUILD)/cuda/$(precision)/test_parallel_gpu)
 bench-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory -s nvcc-bench
 	@dev/bench/bench_gpu.sh

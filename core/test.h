@@ -1,6 +1,7 @@
 // A test harness of one page. A test program lists its tests in main with RUN(name) and returns test_summary(), which
 // prints `N passed, N failed` as the last line and is non-zero when any failed. TEST_ONLY=one,another in the environment
-// runs those alone; TEST_STOP=1 ends the program at the first failed check.
+// runs those alone, and a name that the program does not have is a failure; TEST_STOP=1 ends the program at the first
+// failed check.
 #ifndef CORE_TEST_H
 #define CORE_TEST_H
 
@@ -9,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int test_passed, test_failed, test_failures_here;
+static int test_passed, test_failed, test_failures_here, test_count;
+static const char *test_names[200]; // all of the program's, whether they run or not
 
 // A comparison is written so that NaN fails it.
 #define CHECK(condition)                                                                                              \
@@ -53,6 +55,7 @@ static inline int test_is_wanted(const char *name) {
 }
 
 static inline void test_run(const char *name, void (*test)(void)) {
+    if (test_count < (int)(sizeof test_names / sizeof *test_names)) test_names[test_count++] = name;
     if (!test_is_wanted(name)) return;
     test_failures_here = 0;
     test();
@@ -62,7 +65,22 @@ static inline void test_run(const char *name, void (*test)(void)) {
     else test_passed++;
 }
 
+// A list that names a test under its former name would silently run less.
+static inline void test_refuse_unknown_names(void) {
+    const char *only = getenv("TEST_ONLY"), *name = only ? only : "";
+    for (size_t length; *name; name += length + (name[length] == ',')) {
+        int known = 0;
+        length = strcspn(name, ",");
+        for (int i = 0; i < test_count; i++)
+            known |= strlen(test_names[i]) == length && !strncmp(test_names[i], name, length);
+        if (known || !length) continue;
+        printf("FAIL TEST_ONLY: there is no test %.*s\n", (int)length, name);
+        test_failed++;
+    }
+}
+
 static inline int test_summary(void) {
+    test_refuse_unknown_names();
     printf("%d passed, %d failed\n", test_passed, test_failed);
     return test_failed != 0;
 }

@@ -14,6 +14,14 @@ extern "C" {
 static uint64_t streams_used;
 static cudaStream_t stream; // all work of a test goes there
 
+// On that stream, which does not wait for the default one: a plain cudaMemcpy from pageable memory may return while the
+// numbers are still on their way.
+template <typename Number> static void send_numbers(Number *device, const std::vector<Number> &numbers) {
+    size_t bytes = numbers.size() * sizeof(Number);
+    cuda_check(cudaMemcpyAsync(device, numbers.data(), bytes, cudaMemcpyHostToDevice, stream));
+    cuda_check(cudaStreamSynchronize(stream));
+}
+
 // A tensor on both sides: `host` is what the C twin computes with, `device` the GPU's, of type Number. What is drawn is
 // rounded to Number first, so that both see the same.
 template <typename Number> struct Tensors {
@@ -35,7 +43,7 @@ template <typename Number> struct Tensors {
     void send() {
         std::vector<Number> numbers(host.size());
         for (size_t i = 0; i < host.size(); i++) numbers[i] = from_float<Number>(host[i]);
-        cuda_check(cudaMemcpy(device, numbers.data(), numbers.size() * sizeof(Number), cudaMemcpyHostToDevice));
+        send_numbers(device, numbers);
     }
     std::vector<float> fetch() const {
         std::vector<Number> numbers(host.size());
@@ -52,7 +60,7 @@ typedef Tensors<float> Sum;
 template <typename Number> static Number *device_copy(const std::vector<Number> &numbers) {
     Number *device;
     cuda_check(cudaMalloc((void **)&device, numbers.size() * sizeof(Number)));
-    cuda_check(cudaMemcpy(device, numbers.data(), numbers.size() * sizeof(Number), cudaMemcpyHostToDevice));
+    send_numbers(device, numbers);
     return device;
 }
 

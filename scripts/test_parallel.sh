@@ -73,8 +73,14 @@ if ! find $(dev/cuda_on_cpu/headers.sh --find) -maxdepth 1 -name nccl.h 2>/dev/n
 elif build_gpu_test >"$work/log" 2>&1; then
     works "NCCL between 3 ranks" ranks 3 "$work/test_parallel_gpu"
     check_equal "NCCL between 3 ranks: summary" "$(tail -n 1 "$work/out" | tr -d '\r')" "4 passed, 0 failed"
-    ranks 3 env CUDA_ON_CPU_DEVICE=1 "$work/test_parallel_gpu" && fail "ranks on one GPU are refused" ""
+    works "one visible GPU for each of 3 ranks" ranks 3 env CUDA_ON_CPU_DEVICES=1 "$work/test_parallel_gpu"
+    ranks 3 env CUDA_ON_CPU_DEVICES=1 CUDA_ON_CPU_DEVICE=1 "$work/test_parallel_gpu" && fail "ranks on one GPU are refused" ""
     check_contains "ranks on one GPU" "have the same GPU; start one rank per GPU" "$work/err"
+    works "NCCL between 3 ranks, lazy streams" ranks 3 env CUDA_ON_CPU_LAZY=1 "$work/test_parallel_gpu"
+    check_equal "NCCL between 3 ranks, lazy streams: summary" "$(tail -n 1 "$work/out" | tr -d '\r')" "4 passed, 0 failed"
+    ranks 3 env CUDA_ON_CPU_DEVICES=2 "$work/test_parallel_gpu"
+    check_equal "more ranks than GPUs: exit code" $? 1
+    check_contains "more ranks than GPUs: message" "2 GPUs visible on this machine, but more ranks" "$work/err"
 else
     fail "building the test of NCCL" "$(tail -n 5 "$work/log")"
 fi
@@ -232,6 +238,18 @@ gpu_ranks() {
         rm -rf "$work"/gpu.?
     done
 }
+# Every stream runs as late as it may, so that a wait which is missing between computing and exchanging shows.
+# shellcheck disable=SC2086
+gpu_lazy() {
+    short="$small --micro-batch 2 --adam-eps 1e-5 --steps 2 --val-every 0"
+    "$gpu_trainer" $short --out "$work/lazy" >"$work/out" 2>"$work/err" </dev/null
+    check_worked "GPU, alone" $? "$work/err"
+    for zero in 0 1; do
+        works "GPU, lazy streams, ZeRO $zero" ranks 2 env CUDA_ON_CPU_LAZY=1 "$gpu_trainer" $short --zero $zero --out "$work/lazy.$zero"
+        check_losses "GPU, lazy streams, ZeRO $zero: losses" "$work/lazy" "$work/lazy.$zero" 3
+        check_tensors "GPU, lazy streams, ZeRO $zero" "$work/lazy" "$work/lazy.$zero" step_00000002
+    done
+}
 # ZeRO beside stage 0, and in halves. bf16 rounds the weights by chance, but by the same chance on every rank and after
 # resuming.
 # shellcheck disable=SC2086
@@ -247,6 +265,7 @@ gpu_zero() { # name, program
 }
 if [ -x "$gpu_trainer" ]; then
     gpu_ranks
+    gpu_lazy
     gpu_zero bf16 "$build/cuda_on_cpu/fast-bf16/train_gpt2"
     a_rank_dies "$gpu_trainer" --zero 1 --save-every 2
 else

@@ -84,13 +84,19 @@ test-cuda-check: $(CUDA_CHECK_TESTS)
 	@scripts/run_tests.sh $^
 test-cuda-asan: $(CUDA_ASAN_TESTS)
 	@ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $^
-# Valgrind takes fifty times the time: the tests that launch every kernel, with the smallest shapes (VALGRIND_ONLY= for all);
-# without test_parallel_gpu, which has no kernel of its own.
-VALGRIND_ONLY ?= test_many_segments,test_prefill_in_segments,head_sizes_between_the_widths,near_pairs_keep_their_digits,$\
-    random_numbers,embedding,layernorm,gelu_kernels,linear,classifier,rounding_is_fair,dropout_beside_its_twin,$\
+# Valgrind takes fifty times the time: of each program the tests that launch every kernel, with the smallest shapes
+# (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not know
+# is a failure (core/test.h).
+VALGRIND_test_linear_gpu    := test_many_segments,test_prefill_in_segments
+VALGRIND_test_quadratic_gpu := heads_of_odd_size,near_pairs_keep_their_digits,steps_with_a_small_cache,$\
+    levels_rise_with_weights_behind_them
+VALGRIND_test_gpt2          := random_numbers,embedding,dropout,layernorm,gelu_kernels,linear,classifier,dropout_beside_its_twin,$\
     decoding_equals_forward,a_bad_weight_stays_out
+VALGRIND_test_gpt2-bf16     := $(VALGRIND_test_gpt2),rounding_is_fair
+valgrind_only_of = $(if $(VALGRIND_ALL),,$(or $(if $(findstring -bf16/,$(1)),$(VALGRIND_$(notdir $(1))-bf16)),$(VALGRIND_$(notdir $(1)))))
 test-cuda-valgrind: $(CUDA_VALGRIND_TESTS)
-	@TEST_ONLY="$(VALGRIND_ONLY)" RUN_UNDER="valgrind --quiet --error-exitcode=99" scripts/run_tests.sh $(filter-out %/test_parallel_gpu,$^)
+	@failed=0; $(foreach test,$(filter-out %/test_parallel_gpu,$^),TEST_ONLY="$(call valgrind_only_of,$(test))" \
+	    RUN_UNDER="valgrind --quiet --error-exitcode=99" scripts/run_tests.sh $(test) || failed=1;) exit $$failed
 test-cuda-lazy: $(CUDA_FAST_TESTS)
 	@CUDA_ON_CPU_LAZY=1 scripts/run_tests.sh $^
 # Ten orders of blocks, warps and lanes; the failing one's seed is printed.

@@ -146,6 +146,14 @@ __global__ void fill(float *out, float value) {
     out[THREAD] = value;
 }
 
+__global__ void reverse(float *out) { // no bug: shared memory as it should be used
+    extern __shared__ float buffer[];
+    __shared__ float values[32];
+    values[threadIdx.x] = buffer[threadIdx.x] = (float)threadIdx.x;
+    __syncthreads();
+    out[THREAD] = values[31 - threadIdx.x] + buffer[31 - threadIdx.x];
+}
+
 static float *out, *in;
 static float host[4096];
 static cublasHandle_t blas;
@@ -174,6 +182,17 @@ static int no_event() { // a consumer in another stream
     cudaMemcpy(host, in, 128, cudaMemcpyDeviceToHost);
     return host[0] != 7;
 }
+static int late_upload() { // from pageable memory, for a stream that does not wait for the default one
+    cudaStream_t stream;
+    float result[32];
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaDeviceSynchronize();
+    for (int i = 0; i < 32; i++) host[i] = 7;
+    cudaMemcpy(in, host, 128, cudaMemcpyHostToDevice);
+    cudaMemcpyAsync(out, in, 128, cudaMemcpyDeviceToDevice, stream);
+    cudaMemcpyAsync(result, out, 128, cudaMemcpyDeviceToHost, stream);
+    return result[0] != 7;
+}
 static cublasStatus_t multiply(int n, int lda, const float *a, float *c) {
     float one = 1, zero = 0;
     return cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, lda, in, n, &zero, c, n);
@@ -194,6 +213,7 @@ int main(int argc, char **argv) {
 #define CASE(bug) else if (!strcmp(name, bug))
     if (!*name) return 2;
     CASE("none") fill<<<2, 64>>>(out, 1);
+    CASE("shared_memory") reverse<<<2, 32, 32 * sizeof(float)>>>(out);
     CASE("write_past_end") write_past_end<<<13, 32>>>(out, 400);
     CASE("read_before_start") read_before_start<<<1, 32>>>(out, in);
     CASE("read_past_shared") read_past_shared<<<1, 32>>>(out);
@@ -236,6 +256,8 @@ int main(int argc, char **argv) {
     CASE("unchecked_launch_at_exit") fill<<<1, 32, 64 << 10>>>(out, 1); // bug: unchecked_launch_at_exit
     CASE("stale_pinned") return stale_pinned() ? 99 : 0;
     CASE("no_event") return no_event() ? 99 : 0;
+    CASE("late_upload") return late_upload() ? 99 : 0;
+    CASE("second_device") cudaSetDevice(1);
     CASE("blas_out_of_bounds") multiply(21, 21, in, out);
     CASE("blas_host_pointer") multiply(4, 4, host, out);
     CASE("blas_uninitialised") multiply(4, 4, uninitialised, out);

@@ -127,7 +127,7 @@ unnoticed() { # mode name
     run_bug "$1" "$2"
     if [ "$code" = 0 ]; then ok; else fail "$1 mode, $2: exit code $code without a bug" "$work/log"; fi
 }
-for mode in $modes; do unnoticed "$mode" none; done
+for mode in $modes; do unnoticed "$mode" none; unnoticed "$mode" shared_memory; done
 
 in_kernel check "out of bounds" write_past_end "block (12,0,0), thread (16,0,0)"
 in_kernel check "out of bounds" read_before_start "block (0,0,0), thread (0,0,0)"
@@ -181,7 +181,10 @@ caught fast blas_leading_dimension
 environment=CUDA_ON_CPU_PROTECT=1 caught fast host_reads_device "host access to device memory" "test_faults.cu:$(line_of host_reads_device)"
 environment=CUDA_ON_CPU_LAZY=1 caught fast stale_pinned
 environment=CUDA_ON_CPU_LAZY=1 caught fast no_event
+environment=CUDA_ON_CPU_LAZY=1 caught fast late_upload
 unnoticed fast stale_pinned
+unnoticed fast late_upload
+caught fast second_device "a process works on one device"
 case $modes in *valgrind*) caught valgrind read_uninitialised "uninitialised" "test_faults.cu" ;; esac
 
 # ---- mutants

@@ -1,6 +1,9 @@
 // cudaMemcpy, cudaMemset and their kin: both sides checked against what the copy says they are.
 #include "runtime.h"
 
+#include <memory>
+#include <vector>
+
 using namespace cuda_on_cpu;
 
 namespace {
@@ -42,6 +45,16 @@ void copy_now(void *to, const void *from, size_t bytes, const char *call) {
 
 bool is_pageable(const void *address) {
     return !find_allocation(address) && !is_device_memory(address);
+}
+
+// A copy from pageable memory to the device: CUDA promises no more than that the host's bytes have been read when the call
+// returns; they may still lie in staging memory, and reach the device when the stream does.
+bool is_staged(const void *to, const void *from) {
+    return options().lazy && is_device_memory(to) && is_pageable(from) && !any_capture_active();
+}
+std::function<void()> staged_copy(void *to, const void *from, size_t bytes, const char *call) {
+    auto staging = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
+    return [=] { copy_now(to, staging->data(), bytes, call); };
 }
 
 void set_now(void *address, int value, size_t bytes) {
@@ -87,7 +100,12 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
     require_errors_seen("cudaMemcpy");
     check_direction(to, from, kind, "cudaMemcpy");
     if (any_capture_active()) return api_result(cudaErrorStreamCaptureImplicit, "cudaMemcpy");
-    enqueue_and_finish(nullptr, [=] { copy_now(to, from, bytes, "cudaMemcpy"); });
+    if (is_staged(to, from)) {
+        enqueue_and_finish(nullptr, [] {}); // what was there before is done first
+        enqueue(nullptr, staged_copy(to, from, bytes, "cudaMemcpy"));
+    } else {
+        enqueue_and_finish(nullptr, [=] { copy_now(to, from, bytes, "cudaMemcpy"); });
+    }
     return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
@@ -95,8 +113,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (!stream_is_known(stream)) return api_result(cudaErrorInvalidResourceHandle, "cudaMemcpyAsync");
     check_direction(to, from, kind, "cudaMemcpyAsync");
     std::function<void()> work = [=] { copy_now(to, from, bytes, "cudaMemcpyAsync"); };
-    // with pageable host memory the call waits for the copy
-    if (!any_capture_active() && (is_pageable(to) || is_pageable(from)))
+    if (is_staged(to, from))
+        enqueue(stream, staged_copy(to, from, bytes, "cudaMemcpyAsync"));
+    else if (!any_capture_active() && (is_pageable(to) || is_pageable(from))) // the call waits for the copy
         enqueue_and_finish(stream, work);
     else
         enqueue(stream, work);

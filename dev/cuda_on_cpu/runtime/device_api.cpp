@@ -103,20 +103,27 @@ const char *cudaGetErrorName(cudaError_t status) {
     }
 }
 
-// ---- the one device: limits of a recent GPU, so that what is refused there is refused here
+// ---- devices: the limits of a recent GPU, so that what is refused there is refused here. Memory and streams belong to
+// the process, which therefore has to choose its device before it makes any.
+static int chosen_device;
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = 1;
+    *count = options().devices;
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-    return api_result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice, "cudaSetDevice");
+    if (device < 0 || device >= options().devices) return api_result(cudaErrorInvalidDevice, "cudaSetDevice");
+    if (device != chosen_device && device_arena)
+        fault("device", nowhere, "cudaSetDevice(%d) after memory of device %d: a process works on one device here",
+              device, chosen_device);
+    chosen_device = device;
+    return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
+    *device = chosen_device;
     return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
-    if (device != 0) return api_result(cudaErrorInvalidDevice, "cudaGetDeviceProperties");
+    if (device < 0 || device >= options().devices) return api_result(cudaErrorInvalidDevice, "cudaGetDeviceProperties");
     memset((void *)properties, 0, sizeof *properties);
     strcpy(properties->name, "CUDA on CPU");
     // Every process has a device of its own, unless told that several have the same.

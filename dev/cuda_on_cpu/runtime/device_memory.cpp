@@ -185,7 +185,8 @@ cudaError_t cudaMallocAsync(void **address, size_t bytes, cudaStream_t stream) {
 // There is one pool and nothing to tune.
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
     static char the_pool;
-    if (device != 0) return api_result(cudaErrorInvalidDevice, "cudaDeviceGetDefaultMemPool");
+    if (device < 0 || device >= options().devices)
+        return api_result(cudaErrorInvalidDevice, "cudaDeviceGetDefaultMemPool");
     *pool = (cudaMemPool_t)&the_pool;
     return cudaSuccess;
 }

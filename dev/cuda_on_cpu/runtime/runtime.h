@@ -24,6 +24,7 @@ struct Options {
     bool trace;     // CUDA_ON_CPU_TRACE: one line per launch
     size_t memory;  // CUDA_ON_CPU_MEMORY_MB: the device's size
     int processors; // CUDA_ON_CPU_PROCESSORS: the device's streaming multiprocessors
+    int devices;    // CUDA_ON_CPU_DEVICES: how many the machine seems to have; a process works on one of them
 };
 const Options &options();
 // Read now, for what a test changes while it runs.

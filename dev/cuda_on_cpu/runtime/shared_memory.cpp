@@ -47,6 +47,9 @@ static char *carve(size_t bytes, size_t alignment) {
 #ifdef CUDA_ON_CPU_ASAN
     ASAN_UNPOISON_MEMORY_REGION(place, bytes);
 #endif
+#ifdef CUDA_ON_CPU_VALGRIND
+    VALGRIND_MAKE_MEM_UNDEFINED(place, bytes);
+#endif
     poison(place, bytes);
     checker_allocated(place, bytes);
     return place;

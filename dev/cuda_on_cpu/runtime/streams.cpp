@@ -65,8 +65,11 @@ cudaStream_t canonical(cudaStream_t stream) {
     return stream == cudaStreamLegacy || stream == cudaStreamPerThread ? nullptr : stream;
 }
 
-// Whatever comes before it first; not by recursion, since a stream may hold thousands of nodes.
+// Whatever comes before it first; not by recursion, since a stream may hold thousands of nodes. Device memory stays open
+// from the first to the last: opening and closing it around each launch would take most of the time.
 void run(const NodePointer &last) {
+    if (last->done) return;
+    DeviceMemoryAccess access;
     std::vector<NodePointer> stack{last};
     while (!stack.empty()) {
         NodePointer node = stack.back();
@@ -149,6 +152,8 @@ void finish_all_work() {
     pending().clear();
     if (options().order == Order::random)
         for (size_t i = nodes.size(); i > 1; i--) std::swap(nodes[i - 1], nodes[random_below((uint32_t)i)]);
+    if (nodes.empty()) return;
+    DeviceMemoryAccess access;
     for (const NodePointer &node : nodes) run(node);
 }
 
