@@ -91,11 +91,13 @@ static void test_allocation(void) {
     CHECK(memory_peak_bytes() > 1 << 20);
 }
 
-// Within a page, across its edge, over whole pages: zeros inside, everything else as it was.
+// Within a page, across its edge, over so many whole pages that they go back to the system: zeros inside, everything else
+// as it was.
 static void test_clearing(void) {
-    static const size_t parts[][2] = {{0, 0},       {5, 100},      {4000, 200}, {4096, 4096},
-                                      {100, 12000}, {4097, 20000}, {0, 65536}};
-    enum { SIZE = 65536 };
+    enum { SIZE = 4 << 20 };
+    static const size_t parts[][2] = {{0, 0},       {5, 100},        {4000, 200},    {4096, 4096},
+                                      {100, 12000}, {4096, 1 << 20}, {100, 3000000}, {4097, (1 << 20) + 1},
+                                      {0, SIZE}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         unsigned char *block = memory_allocate(SIZE, 1, "a block");
         size_t wrong = 0;
