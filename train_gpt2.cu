@@ -1164,8 +1164,7 @@ static void *backend_create(const Settings *settings, const Attention *attention
     if (shares && settings->graphs && parallel_rank() == 0 &&
         settings->micro_batch * parallel_ranks() >= settings->batch)
         warn("--graphs captures nothing: a rank's last micro-batch of a step sends its gradients and stays out of "
-             "graphs, and "
-             "there is only one");
+             "graphs, and there is only one");
     profiling = settings->profile;
     return model;
 }

@@ -136,15 +136,19 @@ static std::string known_refusal(const AttentionConfig *config) {
 }
 
 // Makes the plans for the configuration, which takes about a second. Backward is asked for in its deterministic form, which
-// for Blackwell came with 9.18.1.
+// for Blackwell came with 9.18.1. Scratch memory is planned for the largest batch, which is asked for first: what is refused
+// there is refused for smaller ones too.
 static const Choice &choice_for(const AttentionConfig *c) {
     static std::map<std::tuple<int, int, int, int>, Choice> choices;
+    static std::map<std::tuple<int, int, int>, std::string> refusals; // whatever the batch
     auto [place, is_new] = choices.try_emplace({c->B, c->T, c->NH, c->HS});
     Choice &choice = place->second;
     if (!is_new) return choice;
-    choice.refusal = known_refusal(c);
+    std::string &refusal = refusals[{c->T, c->NH, c->HS}];
+    choice.refusal = refusal.empty() ? known_refusal(c) : refusal;
     if (choice.refusal.empty()) choice.refusal = make_plan(choice.forward, c, false);
     if (choice.refusal.empty()) choice.refusal = make_plan(choice.backward, c, true);
+    refusal = choice.refusal;
     return choice;
 }
 
