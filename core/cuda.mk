@@ -1,7 +1,7 @@
 # The GPU programs, by nvcc. Nothing here runs unless one of these goals is asked for.
 #   make cuda          train_gpt2_cuda (bf16) and train_gpt2_cuda_fp32 for the architectures in CUDA_ARCH, and PTX
 #   make test-gpu      every .cu test on a real GPU, the programs, and NCCL where there are two GPUs
-#   make bench-gpu     measures attentions and training on a real GPU; prints tables ready to paste
+#   make bench-gpu     measures attentions, training and decoding on a real GPU; prints tables ready to paste
 #   make cuda-report   registers, occupancy and roofline estimates of every kernel, into docs/cuda_report.md
 # Variables: CUDA_ARCH=80 for one architecture, TF32=1 for TF32 products in the fp32 programs, CUDA_HOME for another toolkit.
 NVCC_GOALS := cuda test-gpu bench-gpu cuda-report
@@ -60,7 +60,7 @@ cuda: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory nvcc-programs
 nvcc-programs: $(NVCC_PROGRAMS) $(NVCC_PROGRAMS:%=%_fp32)
 nvcc-tests: $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%))
-nvcc-bench: train_gpt2_cuda $(foreach case,bench_gpu $(NVCC_CASES),$(BUILD)/cuda/bf16/$(case)) stories tokenize
+nvcc-bench: $(NVCC_PROGRAMS) $(NVCC_PROGRAMS:%=%_fp32) $(foreach case,bench_gpu $(NVCC_CASES),$(BUILD)/cuda/bf16/$(case)) stories tokenize
 test-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory -s nvcc-tests nvcc-programs all
 	@GPU_TRAIN_FP32=./train_gpt2_cuda_fp32 GPU_TRAIN_BF16=./train_gpt2_cuda \
@@ -72,6 +72,7 @@ bench-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@dev/bench/bench_gpu.sh
 cuda-report: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory nvcc-report
-nvcc-report: $(NVCC_OBJECTS_bf16) $(BUILD)/cuda/bf16/train_gpt2.o $(BUILD)/cuda/bf16/sample_gpt2.o $(BUILD)/attention_flops $(BUILD)/cuda_on_cpu/count-bf16/traffic
-	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --objects $(BUILD)/cuda/bf16 --flops $(BUILD)/attention_flops \
+nvcc-report: $(foreach precision,bf16 fp32,$(NVCC_OBJECTS_$(precision)) $(BUILD)/cuda/$(precision)/train_gpt2.o \
+    $(BUILD)/cuda/$(precision)/sample_gpt2.o) $(BUILD)/cuda_on_cpu/count-bf16/traffic
+	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --objects $(BUILD)/cuda \
 	    --traffic $(BUILD)/cuda_on_cpu/count-bf16/traffic --out docs/cuda_report.md

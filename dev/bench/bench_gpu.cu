@@ -1,7 +1,8 @@
 /*
-Every attention on a GPU: milliseconds of forward and of forward + backward, and device memory, over lengths. The sizes are
-the paper's (embed 256, 8 heads, batch 1). Prints a table in Markdown, ready to paste. `make bench-gpu` runs it.
-  build/cuda/bf16/bench_gpu [C NH]
+Every attention on a GPU: milliseconds of forward and of forward + backward, and device memory, over lengths; then
+microseconds for one more token at several positions, and the memory of the cache. The sizes are the paper's (embed 256, 8
+heads, batch 1). Prints tables in Markdown, ready to paste. `make bench-gpu` runs it.
+  build/cuda/bf16/bench_gpu [C NH LONGEST]     LONGEST: 128 at least
 */
 #include "../../attention/attention_gpu.h"
 #include "../../core/gpu_peak.h"
@@ -9,7 +10,7 @@ the paper's (embed 256, 8 heads, batch 1). Prints a table in Markdown, ready to 
 #include <math.h>
 #include <vector>
 
-static const int lengths[] = {1024, 4096, 16384, 65536, 131072};
+static const int parts[] = {128, 32, 8, 2, 1}; // of the longest sequence: 1024, 4096, 16384, 65536, 131072 tokens
 
 // Device memory that goes with a case; freed at its end.
 struct Memory {
@@ -51,31 +52,48 @@ template <typename Launch> static double median_milliseconds(Launch launch) {
     return times[times.size() / 2];
 }
 
-static void bench(const AttentionGPU *attention, int C, int NH, int T) {
+static AttentionConfig configure(const AttentionGPU *attention, int C, int NH, int T, int max_T) {
     Error error;
     AttentionConfig config = {};
-    config.B = 1, config.T = T, config.C = C, config.NH = NH, config.max_T = T, config.seed = 1;
+    config.B = 1, config.T = T, config.C = C, config.NH = NH, config.max_T = max_T, config.seed = 1;
     die_if(attention_configure(attention->cpu, &config, NULL, &error), &error);
+    return config;
+}
+
+// Numbers of q, k and v that differ from one another.
+static void fill(floatX *to, size_t count) {
+    std::vector<floatX> numbers(count);
+    for (size_t i = 0; i < count; i++) numbers[i] = from_float<floatX>(sinf((float)(i % 9973)) * 0.7f);
+    cuda_check(cudaMemcpy(to, numbers.data(), count * sizeof(floatX), cudaMemcpyHostToDevice));
+}
+
+// One layer's constants; NULL when the memory is full.
+static float *send_constants(Memory *memory, const AttentionGPU *attention, const AttentionConfig *config) {
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
-    size_t constant_count, count = (size_t)T * (size_t)C;
-    attention_constants(attention->cpu, &config, list, &constant_count);
-    std::vector<float> drawn(constant_count + 1), numbers(3 * count);
-    if (attention->cpu->draw) attention->cpu->draw(drawn.data(), 0, &config);
-    std::vector<floatX> qkv_host(3 * count);
-    for (size_t i = 0; i < 3 * count; i++) qkv_host[i] = from_float<floatX>(sinf((float)(i % 9973)) * 0.7f);
+    size_t count;
+    attention_constants(attention->cpu, config, list, &count);
+    std::vector<float> drawn(count + 1);
+    if (attention->cpu->draw) attention->cpu->draw(drawn.data(), 0, config);
+    float *constants = memory->get<float>(count);
+    if (constants) cuda_check(cudaMemcpy(constants, drawn.data(), count * sizeof(float), cudaMemcpyHostToDevice));
+    return constants;
+}
+
+static void bench_passes(const AttentionGPU *attention, int C, int NH, int T) {
+    AttentionConfig config = configure(attention, C, NH, T, T);
+    size_t count = (size_t)T * (size_t)C;
     Memory memory;
     floatX *qkv = memory.get<floatX>(3 * count), *out = memory.get<floatX>(count);
     floatX *dout = memory.get<floatX>(count), *dqkv = memory.get<floatX>(3 * count);
     float *saved = memory.get<float>(attention->saved_size(&config));
-    float *work = memory.get<float>(attention->work_size(&config)), *constants = memory.get<float>(constant_count);
+    float *work = memory.get<float>(attention->work_size(&config));
+    float *constants = send_constants(&memory, attention, &config);
     printf("| %s | %d | ", attention->cpu->name, T);
     if (memory.full) {
         printf("out of memory | | |\n");
         return;
     }
-    cuda_check(cudaMemcpy(qkv, qkv_host.data(), 3 * count * sizeof(floatX), cudaMemcpyHostToDevice));
-    cuda_check(cudaMemcpy(dout, qkv_host.data(), count * sizeof(floatX), cudaMemcpyHostToDevice));
-    cuda_check(cudaMemcpy(constants, drawn.data(), constant_count * sizeof(float), cudaMemcpyHostToDevice));
+    fill(qkv, 3 * count), fill(dout, count);
     auto forward = [&] { attention->forward(out, saved, qkv, constants, work, &config, 0); };
     double alone = median_milliseconds(forward),
            both = median_milliseconds([&] {
@@ -86,13 +104,41 @@ static void bench(const AttentionGPU *attention, int C, int NH, int T) {
     fflush(stdout);
 }
 
+// One more token behind T - 1; what is in the cache does not change the time, so nobody has filled it. A hundred steps at
+// a time, for one takes less than an event can tell.
+static void bench_decode(const AttentionGPU *attention, int C, int NH, int T, int steps) {
+    AttentionConfig config = configure(attention, C, NH, 1, T);
+    size_t cache_size = attention->cache_size(&config);
+    Memory memory;
+    floatX *qkv = memory.get<floatX>(3 * (size_t)C), *out = memory.get<floatX>((size_t)C);
+    float *work = memory.get<float>(attention->work_size(&config)), *cache = memory.get<float>(cache_size);
+    float *constants = send_constants(&memory, attention, &config);
+    printf("| %s | %d | ", attention->cpu->name, T);
+    if (memory.full) {
+        printf("out of memory | | |\n");
+        return;
+    }
+    fill(qkv, 3 * (size_t)C);
+    double milliseconds = median_milliseconds([&] {
+        for (int i = 0; i < steps; i++) attention->step(out, cache, T - 1, 1, qkv, constants, work, &config, 0);
+    });
+    printf("%.1f | %.0f | %.2f |\n", 1e3 * milliseconds / steps, 1e3 * steps / milliseconds,
+           (double)(cache_size * sizeof(float)) / 1e6);
+    fflush(stdout);
+}
+
 int main(int argc, char **argv) {
-    int C = argc > 1 ? atoi(argv[1]) : 256, NH = argc > 2 ? atoi(argv[2]) : 8;
+    int C = argc > 1 ? atoi(argv[1]) : 256, NH = argc > 2 ? atoi(argv[2]) : 8,
+        longest = argc > 3 ? atoi(argv[3]) : 131072;
     error_set_program(argv[0]);
     printf("Attention alone on %s: width %d, %d heads, batch 1, causal; medians of five.\n\n", gpu_device_name(), C,
            NH);
     printf("| attention | T | forward, ms | forward + backward, ms | device memory, MB |\n|---|---:|---:|---:|---:|\n");
     for (int i = 0; attention_gpu_registry[i]; i++)
-        for (int T : lengths) bench(attention_gpu_registry[i], C, NH, T);
+        for (int part : parts) bench_passes(attention_gpu_registry[i], C, NH, longest / part);
+    printf("\nOne more token behind T - 1 others, one layer's attention alone; medians of five runs of 100 steps.\n\n");
+    printf("| attention | T | us per token | tokens per second | cache, MB |\n|---|---:|---:|---:|---:|\n");
+    for (int i = 0; attention_gpu_registry[i]; i++)
+        for (int part : parts) bench_decode(attention_gpu_registry[i], C, NH, longest / part, 100);
     return 0;
 }

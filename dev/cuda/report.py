@@ -16,8 +16,10 @@ ARCHITECTURES = ["80", "90", "100", "120"]
 # Per multiprocessor: 32-bit registers, threads, bytes of shared memory, blocks.
 LIMITS = {"80": (65536, 2048, 164 << 10, 32), "90": (65536, 2048, 228 << 10, 32),
           "100": (65536, 2048, 228 << 10, 32), "120": (65536, 1536, 100 << 10, 24)}
-# Data sheets: bytes per second, dense bf16 operations per second with fp32 sums, fp32 operations per second.
-GPUS = {"A100 80 GB SXM": (2.039e12, 312e12, 19.5e12), "H100 SXM": (3.35e12, 989e12, 67e12)}
+# Data sheets: bytes per second and dense operations per second, those of the tensor cores with fp32 sums.
+GPUS = {"A100 80 GB SXM": {"memory": 2.039e12, "bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
+        "H100 SXM": {"memory": 3.35e12, "bf16": 989e12, "tf32": 495e12, "fp32": 67e12}}
+BUILDS = ("bf16", "fp32")
 DEFAULT_THREADS = 256
 
 
@@ -39,9 +41,14 @@ def run(command, with_errors=False, **options):
     return result.stdout + (result.stderr if with_errors else "")
 
 
-def compiler_words(objects, source):
+def sources():
+    return [f for f in ["train_gpt2.cu", "sample_gpt2.cu"] + sorted(glob.glob("core/*.cu")) + sorted(glob.glob("attention/*.cu"))
+            if not os.path.basename(f).startswith("test_")]
+
+
+def compiler_words(args, build, source):
     """What ptxas said of one file for all architectures when `make cuda` compiled it."""
-    path = os.path.join(objects, source.replace(".cu", ".ptxas"))
+    path = os.path.join(args.objects, build, source.replace(".cu", ".ptxas"))
     if not os.path.exists(path):
         sys.exit("%s is missing; run make cuda-report" % path)
     return open(path).read()
@@ -69,70 +76,113 @@ def demangle(names):
     return dict(zip(names, (re.sub(r"\((?:int|bool|Normalizer)\)", "", line.replace("void ", "")) for line in text.splitlines())))
 
 
-def kernel_table(out, args):
-    sources = [f for f in ["train_gpt2.cu", "sample_gpt2.cu"] + sorted(glob.glob("core/*.cu")) + sorted(glob.glob("attention/*.cu"))
-               if not os.path.basename(f).startswith("test_")]
-    texts = [compiler_words(args.objects, source) for source in sources]
-    sizes = [line.rsplit(" ", 2) for line in launch_sizes(args).splitlines()]
+def compiled_kernels(args, build):
+    """[(source, {kernel's name: {arch: what ptxas said}})], each kernel where it appears first."""
+    files, seen = [], set()
+    for source in sources():
+        kernels = {name: said for name, said in parse(compiler_words(args, build, source)).items() if name not in seen}
+        seen.update(kernels)  # sample_gpt2.cu includes train_gpt2.cu
+        names = demangle(sorted(kernels))
+        if kernels:
+            files.append((source, {names[mangled]: said for mangled, said in kernels.items()}))
+    return files
+
+
+def kernel_cell(arch, said, threads, dynamic):
+    registers, spill, shared = said
+    share, limit = occupancy(arch, max(registers, 1), shared + dynamic, threads)
+    return "%d regs, %s%.1f KB, %.0f%%%s" % (registers, "**spills %d B**, " % spill if spill else "", (shared + dynamic) / 1024,
+                                             100 * share, "" if share == 1 else " (%s)" % limit)
+
+
+def kernel_table(out, args, build):
+    sizes = [line.rsplit(" ", 2) for line in launch_sizes(args, build).splitlines()]
     out.append("| kernel | threads | " + " | ".join("sm_%s" % a for a in ARCHITECTURES) + " |")
     out.append("|---|---:|" + "---|" * len(ARCHITECTURES))
-    spilling, seen = 0, set()
-    for source, text in zip(sources, texts):
-        kernels = {name: numbers for name, numbers in parse(text).items() if name not in seen}  # sample_gpt2.cu includes train_gpt2.cu
-        seen.update(kernels)
-        names = demangle(sorted(kernels))
-        if not kernels:
-            continue
+    spilling = kernels = 0
+    for source, found in compiled_kernels(args, build):
         out.append("| **%s** | |%s" % (source, " |" * len(ARCHITECTURES)))
-        for mangled in sorted(kernels, key=lambda k: names[k]):
+        for name in sorted(found):
             threads, dynamic = DEFAULT_THREADS, 0
             for pattern, size_threads, size_bytes in sizes:
-                if re.fullmatch(pattern, names[mangled]):
+                if re.fullmatch(pattern, name):
                     threads, dynamic = int(size_threads), int(size_bytes)
-            cells = []
-            for arch in ARCHITECTURES:
-                registers, spill, shared = kernels[mangled].get(arch, (0, 0, 0))
-                share, limit = occupancy(arch, max(registers, 1), shared + dynamic, threads)
-                spilling += spill > 0
-                cells.append("%d regs, %s%.1f KB, %.0f%%%s" % (
-                    registers, "**spills %d B**, " % spill if spill else "", (shared + dynamic) / 1024, 100 * share,
-                    "" if share == 1 else " (%s)" % limit))
-            out.append("| `%s` | %d | %s |" % (names[mangled], threads, " | ".join(cells)))
-    out.append("")
-    out.append("Kernels with spills, counted per architecture: %d." % spilling)
+            missing = [arch for arch in ARCHITECTURES if arch not in found[name]]
+            if missing:
+                sys.exit("%s, %s build: ptxas said nothing of sm_%s; make cuda-report compiles for all" % (name, build, missing[0]))
+            kernels += 1
+            spilling += sum(said[1] > 0 for said in found[name].values())
+            cells = [kernel_cell(arch, found[name][arch], threads, dynamic) for arch in ARCHITECTURES]
+            out.append("| `%s` | %d | %s |" % (name, threads, " | ".join(cells)))
+    out += ["", "%d kernels for %d architectures each; kernels with spills, counted per architecture: %d." % (
+        kernels, len(ARCHITECTURES), spilling)]
 
 
-def launch_sizes(args):
-    program = os.path.join(args.build, "launch_sizes")
-    run([args.nvcc, "-std=c++17", "-arch=sm_80", "-I.", "-DPRECISION_BF16", "dev/cuda/launch_sizes.cu", "core/cuda_common.cu", "-lcublas", "-o", program])
+def launch_sizes(args, build):
+    program = os.path.join(args.build, "launch_sizes_" + build)
+    run([args.nvcc, "-std=c++17", "-arch=sm_80", "-I."] + (["-DPRECISION_BF16"] if build == "bf16" else []) +
+        ["dev/cuda/launch_sizes.cu", "core/cuda_common.cu", "-lcublas", "-o", program])
     return run([program])
 
 
-def roofline(bytes_moved, products, other):
-    """Seconds on each GPU: the largest of memory, tensor cores and plain arithmetic."""
-    return [max(bytes_moved / bandwidth, products / tensor + other / plain) for bandwidth, tensor, plain in GPUS.values()]
+def uncounted(compiled, counted):
+    """The kernels that were compiled, without their template arguments, and that no counted run has launched."""
+    return sorted({name.split("<")[0] for name in compiled} - set(counted))
+
+
+def require_all_counted(args):
+    compiled = [name for build in BUILDS for _, found in compiled_kernels(args, build) for name in found]
+    missing = uncounted(compiled, COUNTED)
+    if missing:
+        sys.exit("no run of dev/cuda/traffic.cu launches %s: add one, and a table here" % ", ".join(missing))
+
+
+def roofline(bytes_moved, work):
+    """Seconds on each GPU: the larger of memory and arithmetic. work: {"bf16", "tf32" or "fp32": operations}"""
+    return [max(bytes_moved / gpu["memory"], sum(operations / gpu[how] for how, operations in work.items()))
+            for gpu in GPUS.values()]
+
+
+def bounds(bytes_moved, work):
+    """What bounds it on each GPU, and for how many nanoseconds, as two cells of a table."""
+    seconds = roofline(bytes_moved, work)
+    by = ["memory" if bytes_moved / gpu["memory"] >= s * (1 - 1e-9) else "arithmetic" for s, gpu in zip(seconds, GPUS.values())]
+    return "%s | %s" % (by[0] if by[0] == by[1] else ", ".join(by), ", ".join("%.3f" % (1e9 * s) for s in seconds))
 
 
 # Arithmetic of our kernels, read off the source: bytes of the numbers that it mostly loads and stores, and operations per
-# such number (an exponential counts as ten). With the count of numbers requested this makes the operations.
+# such number (an exponential, sine or random number counts as ten). With the numbers requested this makes the operations.
 ARITHMETIC = {
-    "embedding_forward_kernel": (2, 1 / 3), "layernorm_forward_kernel": (2, 1.5), "layernorm_backward_kernel": (2, 2),
-    "token_gradient_kernel": (2, 1), "position_gradient_kernel": (2, 1), "classifier_kernel": (2, 12),
-    "gelu_forward_kernel": (2, 10), "gelu_backward_kernel": (2, 12), "sum_rows_kernel": (4, 1), "add_kernel": (4, 1 / 3),
-    "sum_losses_kernel": (4, 1), "sum_squares_kernel": (4, 2), "finish_norm_kernel": (8, 1), "adamw_kernel": (4, 3),
-    "round_weights_kernel": (4, 4),
+    "embedding_forward_kernel": (2, 1 / 3), "layernorm_forward_kernel": (2, 1.2), "layernorm_backward_kernel": (2, 2.4),
+    "token_gradient_kernel": (2, 0.4), "position_gradient_kernel": (2, 0.2), "classifier_kernel": (2, 12),
+    "gelu_forward_kernel": (2, 9), "gelu_backward_kernel": (2, 9), "sum_rows_kernel": (4, 1), "add_kernel": (4, 1 / 3),
+    "dropout_kernel": (2, 6), "sum_losses_kernel": (4, 1), "sum_squares_kernel": (4, 2), "finish_norm_kernel": (8, 1),
+    "adamw_kernel": (4, 3), "round_weights_kernel": (4, 8), "nearest_weights_kernel": (2, 1 / 3),
     "load_kernel": (4, 0.5), "store_gradient_kernel": (4, 0), "output_kernel": (4, 0.5), "load_output_gradient_kernel": (4, 1),
     "expand_kernel": (4, 1 / 3), "contract_kernel": (4, 1), "scan_kernel": (4, 0.5), "score_kernel": (4, 0.5),
-    "score_gradient_kernel": (4, 1), "decode_kernel": (4, 1.5), "running_max_kernel": (4, 1), "relative_scale_kernel": (4, 5),
-    "scale_shares_kernel": (2, 1), "scale_gradient_kernel": (4, 1), "keep_scale_kernel": (4, 0),
+    "score_gradient_kernel": (4, 0.7), "decode_kernel": (4, 1), "running_max_kernel": (4, 1), "relative_scale_kernel": (4, 4),
+    "scale_shares_kernel": (2, 1), "scale_gradient_kernel": (4, 1), "keep_scale_kernel": (4, 0), "cache_keys_kernel": (4, 0),
+    "attend_cached_kernel": (4, 1), "fill_kernel": (4, 0), "elu_features_kernel": (4, 6), "elu_gradient_kernel": (4, 0.7),
+    "cosformer_features_kernel": (4, 1.3), "cosformer_gradient_kernel": (4, 0.5), "relu_kernel": (4, 1),
+    "relu_gradient_kernel": (4, 0.5), "exp_features_kernel": (4, 4), "exp_gradient_kernel": (4, 0.8),
+    "rff_features_kernel": (4, 6), "rff_slope_kernel": (4, 1 / 3), "pack_kernel": (4, 1), "normalise_kernel": (4, 1),
+    "normalise_gradient_kernel": (4, 0.8), "exponential_kernel": (4, 4), "exponential_gradient_kernel": (4, 0.8),
+    "polynomial_kernel": (4, 1), "polynomial_gradient_kernel": (4, 1), "sketch_gradient_kernel": (4, 1),
+    "prepare": (2, 1.5), "combine": (4, 4), "decode": (2, 2.2), "dot_outputs": (2, 16),
 }
-OTHERWISE = (4, 5)  # the feature maps: an exponential or a few products for every two numbers
-MATRIX_KERNELS = ("attend", "differentiate", "decode")  # quadratic attention: the arithmetic is the attention's own count
-LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS = 3072, 512, 256
+# Exponential features have scales in logarithms, and take an exponential for every pair.
+LOG_SCALED = {"score_kernel": (4, 4), "score_gradient_kernel": (4, 2.5), "scan_kernel": (4, 3)}
+# The tiled kernels of the quadratic attentions multiply on the tensor cores, all pairs of a query and a key before it: two
+# products forward, seven in the two launches of backward, three for the queries and four for the keys.
+PRODUCTS_OF_PAIRS = {"attend": 2, "differentiate": 7}
+HEAD = 32  # channels of a head where attentions are counted alone
+PER_PAIR = 12  # other operations for a pair and two products: an exponential, or a quotient with its distance, and sums
+LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS, WEIGHTS = 3072, 512, 256, 1 << 20
+COUNTED = set()  # the kernels that have stood in a table
 
 
 def traffic(args, *arguments):
-    """{kernel or library call: (launches, bytes moved, bytes requested)} of one run in count mode."""
+    """{kernel or library call: (launches, bytes moved, bytes requested, operations of a library's products)} of one run"""
     path = os.path.join(args.build, "_".join(["traffic"] + [str(a) for a in arguments]) + ".tsv")
     if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(args.traffic):
         run([args.traffic] + [str(a) for a in arguments], env=dict(os.environ, CUDA_ON_CPU_TRAFFIC=path + ".new"))
@@ -140,10 +190,11 @@ def traffic(args, *arguments):
     found = {}
     for line in open(path):
         name, *numbers = line.rstrip("\n").split("\t")
-        launches, read, written, requested_read, requested_written = map(int, numbers)
+        launches, read, written, requested_read, requested_written, operations = map(int, numbers)
         name = name.split("<")[0]
-        before = found.get(name, (0, 0, 0))
-        found[name] = tuple(a + b for a, b in zip(before, (launches, read + written, requested_read + requested_written)))
+        before = found.get(name, (0, 0, 0, 0))
+        row = (launches, read + written, requested_read + requested_written, operations)
+        found[name] = tuple(a + b for a, b in zip(before, row))
     return found
 
 
@@ -151,50 +202,81 @@ def is_library(name):
     return name.startswith("cublas")
 
 
+def work_of(name, row, tokens, pairs=0, arithmetic=()):
+    """{how: operations per token} of one kernel or library call; `pairs`: of a query and a key per token, all heads."""
+    if is_library(name):
+        return {name.split(", ")[1]: row[3] / tokens}
+    if name in PRODUCTS_OF_PAIRS:
+        products = PRODUCTS_OF_PAIRS[name] * pairs
+        return {"bf16": 2 * HEAD * products, "fp32": PER_PAIR / 2 * products}
+    if name not in ARITHMETIC:
+        sys.exit("%s: say in ARITHMETIC what it computes" % name)
+    size, per_number = dict(ARITHMETIC, **dict(arithmetic))[name]
+    return {"bf16" if name == "dot_outputs" else "fp32": row[2] / size * per_number / tokens}
+
+
 def is_quadratic(name):
     return name in ("softmax", "yat", "yat-spherical")
 
 
-def kernel_rows(out, counted, tokens, flops=None):
-    """A table's lines for the kernels of one run; `flops` per token for kernels of matrix products."""
+def kernel_rows(out, counted, tokens, pairs=0, arithmetic=()):
+    """A table's lines for the kernels of one run."""
     for name in sorted(counted, key=lambda n: -counted[n][1]):
-        launches, moved, requested = counted[name]
-        if is_library(name):
-            out.append("| %s | | %.0f | | | | | |" % (name, moved / tokens))
-            continue
-        size, per_number = ARITHMETIC.get(name, OTHERWISE)
-        is_matrix = name in MATRIX_KERNELS and flops
-        operations = flops if is_matrix else requested / size * per_number / tokens
-        seconds = roofline(moved / tokens, operations if is_matrix else 0, 0 if is_matrix else operations)
-        bound = ["memory" if moved / tokens / gpu[0] >= s * (1 - 1e-9) else "arithmetic" for s, gpu in zip(seconds, GPUS.values())]
-        out.append("| `%s` | %d | %.0f | %.0f | %.0f | %.2f | %s | %s |" % (
-            name, launches, moved / tokens, requested / tokens, operations, operations * tokens / max(moved, 1), ", ".join(bound),
-            ", ".join("%.3f" % (1e9 * s) for s in seconds)))
+        launches, moved, requested, _ = counted[name]
+        work = work_of(name, counted[name], tokens, pairs, arithmetic)
+        operations = sum(work.values())
+        COUNTED.add(name)
+        out.append("| %s | %s | %s | %s | %s | %.2f | %s |" % (
+            name if is_library(name) else "`%s`" % name, "" if is_library(name) else launches, figure(moved / tokens),
+            "" if is_library(name) else figure(requested / tokens), figure(operations), operations * tokens / max(moved, 1),
+            bounds(moved / tokens, work)))
 
 
-HEADER = ["| kernel | launches | bytes moved per token | requested | operations per token | per byte | bound by (A100, H100) | ns per token (A100, H100) |",
-          "|---|---:|---:|---:|---:|---:|---|---|"]
+def figure(number):
+    """With a comma before every three digits; small ones with decimals."""
+    if 0 < number < 0.01:
+        return "< 0.01"
+    return format(number, ",.0f" if number >= 100 or number == int(number) else ".2f")
+
+
+def header(per="token"):
+    return ["| kernel | launches | bytes moved per %s | requested | operations per %s | per byte | bound by (A100, H100) | "
+            "ns per %s (A100, H100) |" % (per, per, per), "|---|---:|---:|---:|---:|---:|---|---|"]
+
+
+PER_STEP = ("adamw_kernel", "sum_squares_kernel", "finish_norm_kernel", "round_weights_kernel")
+UNIFORM_KERNELS = ("load_kernel", "output_kernel", "load_output_gradient_kernel", "score_kernel", "score_gradient_kernel",
+                   "store_gradient_kernel", "scan_kernel", "fill_kernel")  # the attention of the counted step
 
 
 def layer_table(out, args):
     """Our kernels in a training step, and what the matrix products between them take at least."""
-    counted = traffic(args, "gpt2", MODEL_TOKENS)
-    per_step = ("adamw_kernel", "sum_squares_kernel", "finish_norm_kernel", "round_weights_kernel", "sum_losses_kernel")
-    ours = {name: row for name, row in counted.items() if not is_library(name) and name not in per_step}
-    attention = [n for n in ours if n in ("load_kernel", "output_kernel", "load_output_gradient_kernel", "score_kernel",
-                                          "score_gradient_kernel", "store_gradient_kernel", "scan_kernel", "fill_kernel")]
-    out += HEADER
-    kernel_rows(out, {n: r for n, r in ours.items() if n not in attention}, MODEL_TOKENS)
-    parameters = 50304 * 768 + MODEL_TOKENS * 768 + 12 * 768 * 768 + 13 * 768 + 2 * 768
-    updating = sum(counted[n][1] for n in per_step if n in counted)
-    out.append("")
-    out.append("Norm, AdamW and rounding move %.1f bytes per parameter and step (counted): %s ms a step for 124M parameters." % (
-        updating / parameters, " and ".join("%.1f (%s)" % (1e3 * 124439808 * updating / parameters / gpu[0], name) for name, gpu in GPUS.items())))
+    counted = {name: row for name, row in traffic(args, "gpt2", MODEL_TOKENS).items() if not is_library(name)}
+    out += header()
+    kernel_rows(out, {n: r for n, r in counted.items() if n not in PER_STEP + UNIFORM_KERNELS}, MODEL_TOKENS)
+    out += ["", "Kernels that only some runs launch, once each: dropout; GELU where no product has taken it in (`--recompute cheap`, and "
+            "shapes for which cuBLASLt has no such product), 3072 wide; a bias gradient's sum from the second micro-batch on.", ""]
+    out += header()
+    kernel_rows(out, traffic(args, "optional", MODEL_TOKENS), MODEL_TOKENS)
+    optimiser_table(out, args, counted)
     out += ["", "The matrix products are cuBLASLt's. What they move at least is their operands, once: here by formula, per token; the "
             "weights are left out, for at 64k tokens a step they are below 1%.", "",
-            "| product | times | bytes per token | operations per token | operations per byte | bound by (A100, H100) | ns per token (A100, H100) |",
+            "| product | times | bytes per token | operations per token | per byte | bound by (A100, H100) | ns per token (A100, H100) |",
             "|---|---:|---:|---:|---:|---|---|"]
     product_rows(out)
+
+
+def optimiser_table(out, args, counted):
+    parameters = 50304 * 768 + MODEL_TOKENS * 768 + 12 * 768 * 768 + 13 * 768 + 2 * 768
+    out += ["", "### The optimiser", "", "Per weight and step. `round_weights_kernel` runs only where the weights came from elsewhere than "
+            "AdamW's kernel, which rounds as it updates: at the start, and at every step of a run over several GPUs that share out the "
+            "moments. `nearest_weights_kernel` runs once, before text is written.", ""]
+    out += header("weight")
+    kernel_rows(out, {n: counted[n] for n in PER_STEP}, parameters)
+    kernel_rows(out, traffic(args, "weights", WEIGHTS), WEIGHTS)
+    updating = sum(counted[n][1] for n in PER_STEP if n != "round_weights_kernel") / parameters
+    out += ["", "A step's norm and AdamW move %.1f bytes per weight: %s ms a step for 124M weights." % (updating, " and ".join(
+        "%.1f (%s)" % (1e3 * 124439808 * updating / gpu["memory"], name) for name, gpu in GPUS.items()))]
 
 
 def product_rows(out):
@@ -212,56 +294,70 @@ def product_rows(out):
         ("qkv backward", L, 9 * C * x, 12 * C * C, 3 * C),
     ]
     for name, times, moved, products, other in rows:
-        seconds = roofline(moved, products, other)
-        bound = ["memory" if moved / gpu[0] >= s * (1 - 1e-9) else "arithmetic" for s, gpu in zip(seconds, GPUS.values())]
-        out.append("| %s | %d | %.0f | %.0f | %.1f | %s | %s |" % (
-            name, times, moved, products + other, (products + other) / moved, ", ".join(bound),
-            ", ".join("%.2f" % (1e9 * s) for s in seconds)))
+        out.append("| %s | %d | %s | %s | %.1f | %s |" % (name, times, figure(moved), figure(products + other), (products + other) / moved,
+                                                      bounds(moved, {"bf16": products, "fp32": other})))
 
 
-def attention_flops(args, T):
-    return {line.split()[0]: float(line.split()[1]) for line in run([args.flops, "256", "8", str(T)]).splitlines()}
+ATTENTIONS = ("softmax", "yat", "yat-spherical", "uniform", "elu", "cosformer", "favor", "rff", "slay")
+# Options with kernels of their own, and how many tokens of them are counted: few where every pair is looked at, and where a
+# sketch convolves.
+VARIANTS = (("favor", LINEAR_TOKENS, "--features", "exp"), ("slay", QUADRATIC_TOKENS, "--poly", "exact"),
+            ("slay", QUADRATIC_TOKENS, "--poly", "tensorsketch"))
+
+
+def pairs_per_token(T):
+    """Of a query and a key before it or itself, 8 heads."""
+    return 8 * (T + 1) / 2
+
+
+def attention_work(args, name, T):
+    """Bytes and {how: operations}, per token, of a forward pass over T tokens."""
+    tokens = QUADRATIC_TOKENS if is_quadratic(name) else LINEAR_TOKENS
+    moved, work = 0, {}
+    for kernel, row in traffic(args, "attention", name, "forward", tokens).items():
+        moved += row[1] / tokens
+        for how, operations in work_of(kernel, row, tokens, pairs_per_token(T)).items():
+            work[how] = work.get(how, 0) + operations
+    return moved, work
 
 
 def attention_table(out, args):
     """Roofline of the attention module alone, forward, embed 256 with 8 heads, beside the paper's measurements."""
     paper = {"softmax": ("85.6", "out of memory"), "yat-spherical": ("141.4", "out of memory"), "elu": ("18.8", "147.6"),
              "cosformer": ("35.3", "291"), "favor": ("19.4", "155"), "slay": ("19.0", "149.6")}
-    out.append("| attention | T | operations per token | bytes moved per token | per byte | estimate A100 | estimate H100 | memory, forward | with backward | paper, A100, measured |")
-    out.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    moved = {}
-    for name in attention_flops(args, 1024):
-        tokens = QUADRATIC_TOKENS if is_quadratic(name) else LINEAR_TOKENS
-        moved[name] = sum(row[1] for row in traffic(args, "attention", name, "forward", tokens).values()) / tokens
+    out.append("| attention | T | bf16 operations per token | TF32 | fp32 | bytes moved per token | operations per byte | estimate A100 | "
+               "estimate H100 | memory, forward | with backward | paper, A100, measured |")
+    out.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for T, which in ((16384, 0), (131072, 1)):
-        for name, flops in attention_flops(args, T).items():
-            products, other = (flops * 0.9, flops * 0.1) if is_quadratic(name) else (flops, 0)
-            seconds = roofline(moved[name] * T, products * T, other * T)
+        for name in ATTENTIONS:
+            moved, work = attention_work(args, name, T)
+            seconds = roofline(moved * T, {how: operations * T for how, operations in work.items()})
             tensor, kept, scratch = map(int, run([args.traffic, "attention", name, "memory", str(T)]).split())
             measured = paper.get(name, ("-", "-"))[which]
-            out.append("| %s | %d | %.0f | %.0f | %.1f | %.2f ms | %.2f ms | %.0f MB | %.0f MB | %s |" % (
-                name, T, flops, moved[name], flops / moved[name], 1e3 * seconds[0], 1e3 * seconds[1],
+            out.append("| %s | %d | %s | %s | %.2f ms | %.2f ms | %.0f MB | %.0f MB | %s |" % (
+                name, T, " | ".join(figure(work.get(how, 0)) if work.get(how) else "-" for how in ("bf16", "tf32", "fp32")),
+                "%s | %.1f" % (figure(moved), sum(work.values()) / moved), 1e3 * seconds[0], 1e3 * seconds[1],
                 (4 * tensor + kept + scratch) / 1e6, (8 * tensor + kept + scratch) / 1e6,
                 measured + (" ms" if measured[0].isdigit() else "") + (", 2442 MB" if name == "slay" and which else "")))
 
 
 def attention_kernels(out, args):
-    for name, flops in attention_flops(args, QUADRATIC_TOKENS).items():
-        tokens = QUADRATIC_TOKENS if is_quadratic(name) else LINEAR_TOKENS
-        for words, factor in (("forward", 1), ("backward", 2.5), ("decode", 0)):
-            steps = 1 if words == "decode" else tokens
-            out += ["", "**%s, %s**, %s" % (name, words, "one token behind %d" % (tokens - 1) if words == "decode" else "%d tokens" % tokens), ""]
-            out += HEADER
-            kernel_rows(out, traffic(args, "attention", name, words, tokens), steps, flops * factor if is_quadratic(name) else None)
+    runs = [(name, QUADRATIC_TOKENS if is_quadratic(name) else LINEAR_TOKENS) for name in ATTENTIONS]
+    for name, tokens, *options in runs + list(VARIANTS):
+        for words in ("forward", "backward", "decode"):
+            is_decode = words == "decode"
+            out += ["", "**%s, %s**, %s" % (" ".join([name] + options), words, "one token behind %d" % (tokens - 1) if is_decode else "%d tokens" % tokens), ""]
+            out += header()
+            counted = traffic(args, "attention", name, words, tokens, *options)
+            kernel_rows(out, counted, 1 if is_decode else tokens, pairs_per_token(tokens), LOG_SCALED if "exp" in options else ())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--build", default="build/cuda/report")
-    parser.add_argument("--flops", default="build/attention_flops")
     parser.add_argument("--traffic", default="build/cuda_on_cpu/count-bf16/traffic")
-    parser.add_argument("--objects", default="build/cuda/bf16", help="where make cuda leaves what ptxas says")
+    parser.add_argument("--objects", default="build/cuda", help="where make cuda leaves what ptxas says, bf16/ and fp32/")
     parser.add_argument("--out", default="docs/cuda_report.md")
     args = parser.parse_args()
     os.makedirs(args.build, exist_ok=True)
@@ -273,11 +369,19 @@ def main():
            "*Moved*: every 32-byte sector once per launch, as if the caches were perfect within a launch and empty before it; a library call "
            "moves its operands once. *Requested*: what threads ask for, as if there were no caches. The truth on a GPU lies between. The linear "
            "attentions were counted at %d tokens (chunks are as long there as at 131072), the quadratic ones at %d, the model's layers at %d. "
-           "**Operations** are the programs' own count for whole attentions; for single kernels, the numbers requested times the arithmetic per "
-           "number as it stands in the source. **Times are rooflines**: the larger of bytes moved over bandwidth and operations over the "
-           "data sheet's peak (%s). A bound, not a forecast: for the linear attentions it is less than "
-           "the launches of a dozen kernels cost." % (LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS, "; ".join(
-               "%s: %.2f TB/s, %.0f TFLOP/s bf16, %.1f fp32" % (name, gpu[0] / 1e12, gpu[1] / 1e12, gpu[2] / 1e12) for name, gpu in GPUS.items())), "",
+           "In the fp32 build activations and layers' weights have four bytes instead of two; the linear attentions' own numbers are fp32 in both." % (
+               LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS), "",
+           "**Operations**: those of cuBLAS's products are counted too, call by call, with the chunks that the GPU code chooses and in the "
+           "arithmetic that it asks for: in the bf16 build the linear attentions multiply fp32 numbers, as TF32 on the tensor cores, and in full "
+           "fp32 without them for projections and for maps with signed scores (rff; slay's nystrom, tensorsketch and maclaurin polynomials). The tiled "
+           "kernels of the quadratic attentions multiply bf16 on the tensor cores: two products for all causal pairs forward, seven "
+           "backward, and %d other operations for a pair forward, %d backward. The other kernels compute in fp32: the numbers requested times the arithmetic per "
+           "number as it stands in the source, an exponential counting as ten." % (
+               PER_PAIR, PER_PAIR * PRODUCTS_OF_PAIRS["differentiate"] // 2), "",
+           "**Times are rooflines**: the larger of bytes moved over bandwidth and operations over the data sheet's dense peak for their "
+           "arithmetic (%s). A bound, not a forecast: for the linear attentions it is less than the launches of a dozen kernels cost." % "; ".join(
+               "%s: %.2f TB/s; %.0f TFLOP/s bf16, %.0f TF32, %.1f fp32" % (name, *(gpu[key] / 1e12 for key in ("memory", "bf16", "tf32", "fp32")))
+               for name, gpu in GPUS.items()), "",
            "## Attention alone: estimates beside the paper's measurements", "",
            "Forward pass of the attention module, embed 256, 8 heads, batch 1, causal. The paper's figures are a PyTorch module's as its "
            "authors timed it, 19.0 ms for SLAY at 16384 tokens, 149.6 ms and 2442 MB at 131072. Memory is the sum of the memory plan: q, k, v, "
@@ -289,11 +393,15 @@ def main():
     layer_table(out, args)
     out += ["", "## Registers, shared memory, occupancy", "",
             "Registers, static and dynamic shared memory, and theoretical occupancy (resident threads as a share of the most; in "
-            "brackets what limits them), bf16 build, with the threads and the memory of the launches; attend_cached_kernel's for heads of "
-            "32 channels. Spills, of registers to memory, would stand in bold.", ""]
-    kernel_table(out, args)
-    out += ["", "## The attentions' kernels, one by one", "", "Embed 256, 8 heads, batch 1. cuBLAS's products move their operands once."]
+            "brackets what limits them), with the threads and the memory of the launches; attend_cached_kernel's for heads of "
+            "32 channels. Spills, of registers to memory, would stand in bold."]
+    for build in BUILDS:
+        out += ["", "### The %s build" % build, ""]
+        kernel_table(out, args, build)
+    out += ["", "## The attentions' kernels, one by one", "", "Embed 256, 8 heads, batch 1. cuBLAS's products move their operands once. Softmax is our own kernel, not cuDNN's. "
+            "Variants with kernels of their own are at the end."]
     attention_kernels(out, args)
+    require_all_counted(args)
     with open(args.out, "w") as page:
         page.write("\n".join(out) + "\n")
     print("wrote %s" % args.out)

@@ -1,31 +1,42 @@
 // Runs one pass of an attention, or a training step of a GPT-2 of one layer, on the harness in its count mode, which says
 // what every kernel moves; for report.py.
 //
-//     traffic attention NAME forward|backward|decode TOKENS     embed 256, 8 heads, batch 1
-//     traffic attention NAME memory TOKENS                      bytes of a tensor (T, 256), kept, of scratch
-//     traffic gpt2 TOKENS                                       GPT-2 124M's widths, one layer, one step
-#define GPT2_MODEL_ONLY
-#include "../../train_gpt2.cu"
+//     traffic attention NAME forward|backward|decode TOKENS [options]   embed 256, 8 heads, batch 1; --features exp, ...
+//     traffic attention NAME memory TOKENS                              bytes of a tensor (T, 256), kept, of scratch
+//     traffic gpt2 TOKENS                                               GPT-2 124M's widths, one layer, one step
+//     traffic optional TOKENS                                           kernels that only some runs launch, once each
+//     traffic weights COUNT                                             weights made ready for decoding
+#define GPT2_SAMPLER_ONLY
+#include "../../sample_gpt2.cu"
 
 #include "../../core/test_gpu.h"
 
-static AttentionConfig attention_alone(const AttentionGPU *attention, int T) {
-    AttentionConfig config = {};
+// The command line: its words and what its options make of the attention.
+typedef struct {
+    const char *words[4]; // "attention", NAME, pass, TOKENS
+    int count;
+    AttentionConfig config;
+    Options options;
+} Order;
+
+static AttentionConfig attention_alone(const AttentionGPU *attention, const Order *order, int T) {
+    AttentionConfig config = order->config;
     Error error;
     config.B = 1, config.T = config.max_T = T, config.NH = 8, config.C = 256, config.seed = 1;
-    die_if(attention_configure(attention->cpu, &config, NULL, &error), &error);
+    die_if(attention_configure(attention->cpu, &config, &order->options, &error), &error);
     return config;
 }
 
 // The memory plan of one layer: what it is given and gives, what it keeps for backward, its scratch. Allocates nothing.
-static void print_memory(const AttentionGPU *attention, int T) {
-    AttentionConfig config = attention_alone(attention, T);
+static void print_memory(const AttentionGPU *attention, const Order *order, int T) {
+    AttentionConfig config = attention_alone(attention, order, T);
     printf("%zu %zu %zu\n", (size_t)T * 256 * sizeof(floatX), attention->saved_size(&config) * sizeof(float),
            attention->work_size(&config) * sizeof(float));
 }
 
-static void run_attention(const AttentionGPU *attention, const char *pass, int T) {
-    AttentionConfig config = attention_alone(attention, T);
+static void run_attention(const AttentionGPU *attention, const Order *order, int T) {
+    const char *pass = order->words[2];
+    AttentionConfig config = attention_alone(attention, order, T);
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
     size_t constant_count, numbers = (size_t)T * 256;
     attention_constants(attention->cpu, &config, list, &constant_count);
@@ -67,18 +78,59 @@ static void run_gpt2(int T) {
     gpu.free(model);
 }
 
-int main(int argc, char **argv) {
-    error_set_program("traffic");
-    const AttentionGPU *attention = argc == 5 ? attention_gpu_find(argv[2]) : NULL;
-    int tokens = argc > 2 ? atoi(argv[argc - 1]) : 0;
-    if (tokens < 1 || (!attention && argc != 3))
-        die("usage: traffic attention NAME forward|backward|decode|memory TOKENS, or gpt2 TOKENS");
-    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    if (attention && !strcmp(argv[3], "memory"))
-        print_memory(attention, tokens);
+// Dropout's, those of a GELU that no product has taken in, and a bias gradient's second micro-batch.
+static void run_optional(int T) {
+    const int C = 768;
+    size_t count = (size_t)T * C;
+    Activation x(count, 1), out(count), wide(4 * count, 1), wide_out(4 * count);
+    Sum total(4 * C, 1), part(4 * C, 1);
+    uint64_t *key = device_copy(std::vector<uint64_t>{1});
+    int64_t *first = device_copy(std::vector<int64_t>{0});
+    dropout_forward(out.device, x.device, dropout_of(0.1f, key, first), T, C, stream);
+    gelu_forward(wide_out.device, wide.device, 4 * count, stream);
+    gelu_backward(wide_out.device, wide.device, 4 * count, stream);
+    add_kernel<<<blocks_for(4 * C, BLOCK), BLOCK, 0, stream>>>(total.device, part.device, 4 * C);
+    launch_check();
+    cuda_check(cudaStreamSynchronize(stream));
+    cuda_check(cudaFree(key)), cuda_check(cudaFree(first));
+}
+
+static void run_weights(int count) {
+    Sum master((size_t)count, 1);
+    Activation rounded((size_t)count);
+    nearest_weights_kernel<<<blocks_for((size_t)count, BLOCK), BLOCK, 0, stream>>>(rounded.device, master.device,
+                                                                                   (size_t)count);
+    launch_check();
+    cuda_check(cudaStreamSynchronize(stream));
+}
+
+static void run(const Order *order, int tokens) {
+    const char *what = order->words[0];
+    const AttentionGPU *attention = order->count == 4 ? attention_gpu_find(order->words[1]) : NULL;
+    if (attention && !strcmp(order->words[2], "memory"))
+        print_memory(attention, order, tokens);
     else if (attention)
-        run_attention(attention, argv[3], tokens);
-    else
+        run_attention(attention, order, tokens);
+    else if (!strcmp(what, "optional"))
+        run_optional(tokens);
+    else if (!strcmp(what, "weights"))
+        run_weights(tokens);
+    else if (!strcmp(what, "gpt2"))
         run_gpt2(tokens);
+    else
+        die("usage: traffic attention NAME forward|backward|decode|memory TOKENS [options], or gpt2|optional|weights "
+            "COUNT");
+}
+
+int main(int argc, char **argv) {
+    Order order = {};
+    Error error;
+    error_set_program("traffic");
+    attention_add_options(&order.options, &order.config);
+    die_if(options_parse(&order.options, argc, argv, order.words, 4, &order.count, &error), &error);
+    int tokens = order.count > 1 ? atoi(order.words[order.count - 1]) : 0;
+    if (tokens < 1) die("a number of tokens is missing");
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    run(&order, tokens);
     return 0;
 }

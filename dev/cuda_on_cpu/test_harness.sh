@@ -23,7 +23,7 @@ finish() {
 
 # ---- what needs no headers
 if command -v python3 >/dev/null; then
-    for test in test_rewrite_cuda.py test_find_mutants.py; do
+    for test in test_rewrite_cuda.py test_find_mutants.py ../cuda/test_report.py; do
         if python3 "$here/$test" >"$work/log" 2>&1; then ok; else fail "$test" "$work/log"; fi
     done
 fi

@@ -85,8 +85,15 @@ std::vector<float> Matrix::packed(bool as_tf32) const {
     return numbers;
 }
 
+static const char *arithmetic_of(const Product &product) {
+    if (product.a.type == CUDA_R_16BF) return "bf16";
+    if (product.a.type == CUDA_R_16F) return "fp16";
+    return product.as_tf32 ? "tf32" : "fp32";
+}
+
 void require_operands(const Product &product) {
     std::string what = product.what;
+    checker_multiplies(product.what, arithmetic_of(product), 2.0 * product.m * product.n * product.k);
     product.a.require_readable((what + ", operand A").c_str());
     product.b.require_readable((what + ", operand B").c_str());
     if (product.beta != 0) product.c.require_readable((what + ", operand C").c_str());

@@ -117,6 +117,8 @@ void checker_allocated(const void *address, size_t bytes);
 void checker_freed(const void *address, size_t bytes);
 void checker_written(const void *address, size_t bytes);                  // by a copy or a library
 void checker_read(const void *address, size_t bytes, const char *reader); // by a copy or a library
+// A library multiplies matrices in this arithmetic ("bf16", "tf32", ...); what it reads and writes is told next.
+void checker_multiplies(const char *call, const char *arithmetic, double operations);
 void checker_copied(void *to, const void *from, size_t bytes);
 void checker_launch();
 void checker_block();

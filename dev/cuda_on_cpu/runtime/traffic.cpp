@@ -2,8 +2,10 @@
 //
 // Two figures bracket what a GPU's memory sees. Requested: the bytes that threads ask for, as if there were no caches. Moved:
 // every sector of 32 bytes once per launch, as if the caches were perfect within a launch and empty at its start; what a
-// launch reads after writing it does not count. A library call moves its operands once. The table is written at the end:
-//   name, launches, bytes moved (read, written), bytes requested (read, written)
+// launch reads after writing it does not count. A library call moves its operands once, and the operations of its matrix
+// products are counted by the arithmetic they are done in. The table is written at the end:
+//   name, launches, bytes moved (read, written), bytes requested (read, written), operations of products
+// with lines "cublasGemmEx, bf16" for products.
 #include "checker.h"
 
 #include <cstdio>
@@ -19,7 +21,7 @@ namespace {
 constexpr size_t sector = 32;
 
 struct Traffic {
-    uint64_t launches, moved_read, moved_written, requested_read, requested_written;
+    uint64_t launches, moved_read, moved_written, requested_read, requested_written, operations;
 };
 
 void write_table();
@@ -37,13 +39,14 @@ void write_table() {
     FILE *out = path && *path ? fopen(path, "w") : stderr;
     if (!out) fault("runtime", nowhere, "CUDA_ON_CPU_TRAFFIC=%s cannot be written", path);
     for (const auto &[name, t] : table())
-        fprintf(out, "%s\t%zu\t%zu\t%zu\t%zu\t%zu\n", name.c_str(), (size_t)t.launches, (size_t)t.moved_read,
-                (size_t)t.moved_written, (size_t)t.requested_read, (size_t)t.requested_written);
+        fprintf(out, "%s\t%zu\t%zu\t%zu\t%zu\t%zu\t%zu\n", name.c_str(), (size_t)t.launches, (size_t)t.moved_read,
+                (size_t)t.moved_written, (size_t)t.requested_read, (size_t)t.requested_written, (size_t)t.operations);
     if (out != stderr) fclose(out);
 }
 
 uint32_t this_launch; // number of the one that runs
 Traffic *of_kernel, *of_library;
+std::string multiplying, arithmetic; // the library call whose product runs, and how it multiplies
 
 // By sector of device memory: the last launch that read, and that wrote it.
 uint32_t *stamps(bool of_writes) {
@@ -84,9 +87,13 @@ void check_atomic(const void *address, size_t bytes) {
 }
 
 // ---- operands of libraries, named "call, operand"
+void checker_multiplies(const char *call, const char *how, double operations) {
+    multiplying = call, arithmetic = how;
+    table()[multiplying + ", " + arithmetic].operations += (uint64_t)operations;
+}
 void checker_read(const void *, size_t bytes, const char *reader) {
     std::string call(reader, strcspn(reader, ","));
-    of_library = &table()[call];
+    of_library = &table()[call == multiplying ? call + ", " + arithmetic : call];
     of_library->moved_read += bytes, of_library->requested_read += bytes;
 }
 void checker_written(const void *, size_t bytes) {
