@@ -78,7 +78,7 @@ static void run_gpt2(int T) {
     gpu.free(model);
 }
 
-// Dropout's, those of a GELU that no product has taken in, and a bias gradient's second micro-batch.
+// Dropout's, those of a bias and of a GELU that no product has taken in, and a bias gradient's second micro-batch.
 static void run_optional(int T) {
     const int C = 768;
     size_t count = (size_t)T * C;
@@ -87,6 +87,7 @@ static void run_optional(int T) {
     uint64_t *key = device_copy(std::vector<uint64_t>{1});
     int64_t *first = device_copy(std::vector<int64_t>{0});
     dropout_forward(out.device, x.device, dropout_of(0.1f, key, first), T, C, stream);
+    LAUNCH(bias_kernel, 4 * C, blocks_walking(4 * count), BLOCK, stream, wide_out.device, wide.device, 4 * count, 4 * C);
     gelu_forward(wide_out.device, wide.device, 4 * count, stream);
     gelu_backward(wide_out.device, wide.device, 4 * count, stream);
     add_kernel<<<blocks_for(4 * C, BLOCK), BLOCK, 0, stream>>>(total.device, part.device, 4 * C);
