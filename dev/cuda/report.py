@@ -155,7 +155,8 @@ def bounds(bytes_moved, work):
 ARITHMETIC = {
     "embedding_forward_kernel": (2, 1 / 3), "layernorm_forward_kernel": (2, 1.2), "layernorm_backward_kernel": (2, 2.4),
     "token_gradient_kernel": (2, 0.4), "position_gradient_kernel": (2, 0.2), "classifier_kernel": (2, 12),
-    "bias_kernel": (2, 1 / 3), "gelu_forward_kernel": (2, 9), "gelu_backward_kernel": (2, 9), "sum_rows_kernel": (4, 1), "add_kernel": (4, 1 / 3),
+    "bias_kernel": (2, 1 / 3), "gelu_forward_kernel": (2, 9), "gelu_backward_kernel": (2, 9), "sum_rows_kernel": (4, 1),
+    "add_kernel": (4, 1 / 3),
     "dropout_kernel": (2, 6), "sum_losses_kernel": (4, 1), "sum_squares_kernel": (4, 2), "finish_norm_kernel": (8, 1),
     "adamw_kernel": (4, 3), "round_weights_kernel": (4, 8), "nearest_weights_kernel": (2, 1 / 3),
     "load_kernel": (4, 0.5), "store_gradient_kernel": (4, 0), "output_kernel": (4, 0.5), "load_output_gradient_kernel": (4, 1),
