@@ -212,15 +212,17 @@ static void multiply_share(DecoderThread *self, real *out, const real *residual,
     matrix->format->set_input(self->input, inp, matrix->columns);
     for (RowRange range; shared_rows_next(&rows, &range);) {
         matvec(out, matrix, self->input, bias, residual, range);
-        if (then_gelu) gelu_forward(out + range.first, out + range.first, (size_t)(range.last - range.first));
+        if (!then_gelu) continue;
+#pragma omp simd
+        for (int r = range.first; r < range.last; r++) out[r] = gelu(out[r]);
     }
 }
 
 // The same of a row's LayerNorm, which every thread computes for itself: that is cheaper than waiting for another.
 static void multiply_normed(DecoderThread *self, real *out, const real *x, const real *ln_weight, const real *ln_bias,
                             const PackedMatrix *matrix, const real *bias, int then_gelu) {
-    real mean, rstd;
-    layernorm_forward(self->normed, &mean, &rstd, x, ln_weight, ln_bias, 1, self->decoder->model->config.C);
+    real rstd;
+    layernorm_forward_row(self->normed, &rstd, x, ln_weight, ln_bias, self->decoder->model->config.C);
     multiply_share(self, out, NULL, self->normed, matrix, bias, then_gelu);
 }
 

@@ -58,24 +58,27 @@ static void embedding_backward(real *dwte, real *dwpe, const real *dout, const i
     }
 }
 
-// out (N,C) = weight * (inp - mean) * rstd + bias, with mean and rstd (N) of each row kept for backward
+// out (C) = weight * (x - mean) * rstd + bias. Returns the row's mean; *rstd is 1 / its standard deviation.
+static real layernorm_forward_row(real *out, real *rstd, const real *x, const real *weight, const real *bias, int C) {
+    const real eps = (real)1e-5;
+    real sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int c = 0; c < C; c++) sum += x[c];
+    real mean = sum / C;
+#pragma omp simd reduction(+ : squares)
+    for (int c = 0; c < C; c++) squares += (x[c] - mean) * (x[c] - mean);
+    real s = *rstd = 1 / real_sqrt(squares / C + eps);
+    for (int c = 0; c < C; c++) out[c] = (x[c] - mean) * s * weight[c] + bias[c];
+    return mean;
+}
+
+// out (N,C), row by row, with mean and rstd (N) of each kept for backward
 static void layernorm_forward(real *out, real *mean, real *rstd, const real *inp, const real *weight, const real *bias,
                               int N, int C) {
     profile_work(WORK_LAYERNORM);
-    const real eps = (real)1e-5;
 #pragma omp parallel for schedule(static)
-    for (int n = 0; n < N; n++) {
-        const real *x = inp + (size_t)n * C;
-        real *y = out + (size_t)n * C, sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int c = 0; c < C; c++) sum += x[c];
-        real m = sum / C;
-#pragma omp simd reduction(+ : squares)
-        for (int c = 0; c < C; c++) squares += (x[c] - m) * (x[c] - m);
-        real s = 1 / real_sqrt(squares / C + eps);
-        for (int c = 0; c < C; c++) y[c] = (x[c] - m) * s * weight[c] + bias[c];
-        mean[n] = m, rstd[n] = s;
-    }
+    for (int n = 0; n < N; n++)
+        mean[n] = layernorm_forward_row(out + (size_t)n * C, &rstd[n], inp + (size_t)n * C, weight, bias, C);
 }
 
 // One row: adds to dinp, and to the block's sums for dweight and dbias.
@@ -173,13 +176,14 @@ static const real GELU_SCALE = (real)0.7978845608028654, GELU_CUBIC = (real)0.04
 // which numbers these are must not depend on how many threads there are.
 enum { GELU_BLOCK = 1024 };
 
+static inline real gelu(real x) {
+    return x / (1 + real_exp(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
+}
+
 static void gelu_forward(real *out, const real *inp, size_t count) {
     profile_work(WORK_GELU);
 #pragma omp parallel for simd schedule(static, GELU_BLOCK)
-    for (size_t i = 0; i < count; i++) {
-        real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
-        out[i] = x / (1 + real_exp(-2 * u));
-    }
+    for (size_t i = 0; i < count; i++) out[i] = gelu(inp[i]);
 }
 
 // In place: dout becomes dinp. d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u.

@@ -335,35 +335,50 @@ static Work work_of(const Core *core, real *base, size_t head_numbers, size_t he
     return work;
 }
 
-// `owner` is the thread that has the head: number 0 when all work on it together, and otherwise the loop inside a head
-// runs on one thread, which OpenMP numbers 0.
-static Scratch scratch_of(const Core *core, const Work *work, int owner) {
-    return scratch_at(core, work->tiles + (owner + omp_get_thread_num()) * work->tile_numbers);
+static Scratch scratch_of(const Core *core, const Work *work, int thread) {
+    return scratch_at(core, work->tiles + thread * work->tile_numbers);
 }
 
-// One head: its rows first .. first + n - 1, at q in qkv, join the memory and then look at it.
-static void attend_head(const Core *core, real *out, real *saved, const real *q, size_t first, size_t n, Memory *memory,
-                        const Work *work, int owner) {
-    size_t C = core->config->C, tile = core->query_tile, tiles = (n + tile - 1) / tile;
-    (void)work; // without OpenMP
-#pragma omp parallel for if (work->together)
-    for (size_t t = 0; t < tiles; t++) {
-        Scratch s = scratch_of(core, work, owner);
-        const real *k = q + t * tile * 3 * C + C;
-        pack_memory(core, memory, first + t * tile, first + least(n, (t + 1) * tile), k, k + C, 3 * C, s.queries);
+typedef struct { // one head's rows first .. first + n - 1, which join its memory and then look at it
+    real *out, *saved;
+    const real *q; // of the first row, in qkv
+    size_t first, n;
+    Memory *memory;
+} HeadRows;
+
+static void remember_tile(const Core *core, const HeadRows *rows, size_t t, Scratch s) {
+    size_t C = core->config->C, tile = core->query_tile;
+    const real *k = rows->q + t * tile * 3 * C + C;
+    pack_memory(core, rows->memory, rows->first + t * tile, rows->first + least(rows->n, (t + 1) * tile), k, k + C,
+                3 * C, s.queries);
+}
+
+static void attend_tile(const Core *core, const HeadRows *rows, size_t t, Scratch s) {
+    size_t C = core->config->C, row = t * core->query_tile, count = least(core->query_tile, rows->n - row);
+    attend(core, rows->out + row * C, rows->q + row * 3 * C, rows->first + row, count, rows->memory, &s);
+    if (rows->saved) {
+        memcpy(rows->saved + row, s.levels, count * sizeof *rows->saved);
+        memcpy(rows->saved + rows->n + row, s.totals, count * sizeof *rows->saved);
     }
-    // The last tile looks at most keys; started first, it does not keep the others waiting at the end.
-#pragma omp parallel for schedule(dynamic) if (work->together)
-    for (size_t r = 0; r < tiles; r++) {
+}
+
+// `owner` is the thread that has the head, if they do not work together. A loop of one thread is written as such: a
+// parallel region of one thread inside another allocates memory and calls the system, which takes longer than a head when
+// a single row is decoded.
+static void attend_head(const Core *core, const HeadRows *rows, const Work *work, int owner) {
+    size_t tiles = (rows->n + core->query_tile - 1) / core->query_tile;
+    if (!work->together) {
         Scratch s = scratch_of(core, work, owner);
-        size_t t = tiles - 1 - r, row = t * tile;
-        size_t rows = least(tile, n - row);
-        attend(core, out + row * C, q + row * 3 * C, first + row, rows, memory, &s);
-        if (saved) {
-            memcpy(saved + row, s.levels, rows * sizeof *saved);
-            memcpy(saved + n + row, s.totals, rows * sizeof *saved);
-        }
+        for (size_t t = 0; t < tiles; t++) remember_tile(core, rows, t, s);
+        for (size_t t = 0; t < tiles; t++) attend_tile(core, rows, t, s);
+        return;
     }
+#pragma omp parallel for
+    for (size_t t = 0; t < tiles; t++) remember_tile(core, rows, t, scratch_of(core, work, omp_get_thread_num()));
+        // The last tile looks at most keys; started first, it does not keep the others waiting at the end.
+#pragma omp parallel for schedule(dynamic)
+    for (size_t r = 0; r < tiles; r++)
+        attend_tile(core, rows, tiles - 1 - r, scratch_of(core, work, omp_get_thread_num()));
 }
 
 void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, real *base,
@@ -376,8 +391,12 @@ void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, co
         size_t b = bh / NH, h = bh % NH;
         int owner = omp_get_thread_num();
         Memory memory = memory_at(&core, work.heads + owner * work.head_numbers, T);
-        attend_head(&core, out + b * T * C + h * HS, saved ? saved + bh * 2 * T : NULL, qkv + b * T * 3 * C + h * HS, 0,
-                    T, &memory, &work, owner);
+        HeadRows rows = {.out = out + b * T * C + h * HS,
+                         .saved = saved ? saved + bh * 2 * T : NULL,
+                         .q = qkv + b * T * 3 * C + h * HS,
+                         .n = T,
+                         .memory = &memory};
+        attend_head(&core, &rows, &work, owner);
     }
 }
 
@@ -389,7 +408,8 @@ void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int p
 #pragma omp parallel for schedule(dynamic) if (!work.together)
     for (size_t h = 0; h < heads; h++) {
         Memory memory = memory_at(&core, cache + h * head_cache, config->max_T);
-        attend_head(&core, out + h * HS, NULL, qkv + h * HS, pos, n, &memory, &work, omp_get_thread_num());
+        HeadRows rows = {.out = out + h * HS, .q = qkv + h * HS, .first = pos, .n = n, .memory = &memory};
+        attend_head(&core, &rows, &work, omp_get_thread_num());
     }
 }
 
@@ -558,25 +578,27 @@ static void unpack_queries(const Core *core, Head *head, size_t first, size_t la
     }
 }
 
-// One head; q and dq are at its first row in qkv and dqkv, out and dout at its first row in those.
+// One head; q and dq are at its first row in qkv and dqkv, out and dout at its first row in those. `owner` is the thread
+// that has the head: number 0 when all work on it together, and otherwise the loops here run on one thread, which OpenMP
+// numbers 0.
 static void backward_head(const Core *core, real *dq, const real *dout, const real *q, const real *out, Head *head,
                           const Work *work, int owner) {
     size_t T = core->config->T, tile = core->query_tile;
 #pragma omp parallel for if (work->together)
     for (size_t t = 0; t < T; t += tile) {
-        Scratch s = scratch_of(core, work, owner);
+        Scratch s = scratch_of(core, work, owner + omp_get_thread_num());
         pack_head(core, head, t, least(T, t + tile), q, out, dout, &s);
     }
     if (work->together) {
 #pragma omp parallel for schedule(dynamic)
         for (size_t r = 0; r < (T + tile - 1) / tile; r++) {
-            Scratch s = scratch_of(core, work, owner);
+            Scratch s = scratch_of(core, work, owner + omp_get_thread_num());
             backward_queries(core, head, &s, ((T - 1) / tile - r) * tile); // the last sees most keys and starts first
         }
     }
 #pragma omp parallel for schedule(dynamic) if (work->together)
     for (size_t key = 0; key < T; key += core->key_tile) {
-        Scratch s = scratch_of(core, work, owner);
+        Scratch s = scratch_of(core, work, owner + omp_get_thread_num());
         backward_keys(core, head, &s, key, !work->together, dq);
     }
     unpack_queries(core, head, 0, T, dq);
