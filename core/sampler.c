@@ -374,6 +374,19 @@ static void generate_samples(Sampler *sampler) {
     }
 }
 
+// What the last texts took; the count starts anew.
+static void print_stats(Sampler *sampler) {
+    if (sampler->prefill_tokens)
+        fprintf(stderr, "prompt: %lld tokens, %.0f tokens/s\n", (long long)sampler->prefill_tokens,
+                (double)sampler->prefill_tokens / sampler->prefill_seconds);
+    if (sampler->decode_tokens)
+        fprintf(stderr, "text:   %lld tokens, %.0f tokens/s, %.2f ms each\n", (long long)sampler->decode_tokens,
+                (double)sampler->decode_tokens / sampler->decode_seconds,
+                1e3 * sampler->decode_seconds / (double)sampler->decode_tokens);
+    sampler->prefill_tokens = sampler->decode_tokens = 0;
+    sampler->prefill_seconds = sampler->decode_seconds = 0;
+}
+
 static void interact(Sampler *sampler) {
     char *line = NULL;
     size_t capacity = 0;
@@ -385,6 +398,7 @@ static void interact(Sampler *sampler) {
         if (length <= 1) break;
         encode_prompt(sampler, line, (size_t)length - (line[length - 1] == '\n'));
         generate_samples(sampler);
+        if (sampler->settings.stats) print_stats(sampler);
         sampler->settings.seed++; // the same line again gives another text
     }
     free(line);
@@ -427,16 +441,6 @@ static int print_loss(Sampler *sampler, Error *error) {
     dataloader_close(loader);
     free(inputs), free(losses);
     return failed;
-}
-
-static void print_stats(const Sampler *sampler) {
-    if (sampler->prefill_tokens)
-        fprintf(stderr, "prompt: %lld tokens, %.0f tokens/s\n", (long long)sampler->prefill_tokens,
-                (double)sampler->prefill_tokens / sampler->prefill_seconds);
-    if (sampler->decode_tokens)
-        fprintf(stderr, "text:   %lld tokens, %.0f tokens/s, %.2f ms each\n", (long long)sampler->decode_tokens,
-                (double)sampler->decode_tokens / sampler->decode_seconds,
-                1e3 * sampler->decode_seconds / (double)sampler->decode_tokens);
 }
 
 static int run_sampler(Sampler *sampler, Error *error) {

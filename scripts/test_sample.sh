@@ -52,6 +52,9 @@ check_equal "the first of several is the only one" "$(sample --prompt "The old" 
 check_equal "statistics go to standard error" "$(grep -c 'tokens/s' "$work/err")$(grep -c 'tokens/s' "$work/out")" 20
 ./sample_gpt2 "$work/run" --tokens 12 --prompt x --no-stats >/dev/null 2>"$work/err" </dev/null
 check_equal "and can be left out" "$(wc -c <"$work/err" | tr -d ' ')" 0
+printf 'The old\nThe old\n\n' | ./sample_gpt2 "$work/run" --interactive --tokens 12 --seed 5 >"$work/out" 2>"$work/err"
+check_equal "prompts one after the other" "$(head -n "$(printf '%s\n' "$once" | wc -l)" "$work/out")" "$once"
+check_equal "each with its statistics" "$(grep -c '^text: ' "$work/err")" 2
 check_equal "texts longer than the context go on" "$(sample --tokens 200 --no-stop --temperature 0 | wc -c | awk '{print ($1 > 150)}')" 1
 ./sample_gpt2 "$work/run" --prompt "The old" --logits "$work/logits" </dev/null >/dev/null 2>&1
 check_equal "logits are written" "$(./inspect "$work/logits" | grep -c '^ *logits ')" 1

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Decoding and prefill of one sequence here and in llama.cpp, side by side on the same machine and the same model.
 
-    dev/bench/bench_decode.py [--model DIRECTORY] [--threads 2] [--rounds 6] [--most-rounds 20] [--tokens 48]
+    dev/bench/bench_decode.py [--model DIRECTORY] [--threads 2] [--rounds 12] [--most-rounds 60] [--tokens 24]
 
 The model is GPT-2 124M with random weights, or one given; llama.cpp (the `xllamacpp` package) gets it as F32 through
-export_gguf. All take turns, so that a machine that is busy for a while is busy for all; ratios are taken within a round,
-and rounds go on until the quartiles of each are less than 10 % apart, or for --most-rounds. What decoding may reach at most
-is told by the rate at which memory is read in the same round. Decoding is timed from a position of 5 and of 512 on, greedily, with the choice of each token; prefill over 512 tokens.
+export_gguf. All are processes that wait for prompts, and take turns, a short text each, so that a machine that is busy for
+a while is busy for all; ratios are taken within a round, and rounds go on until the quartiles of each are less than 10 %
+apart, or for --most-rounds. What decoding may reach at most is told by the rate at which memory is read in the same round.
+Decoding is timed from a position of 5 and of 512 on, greedily, with the choice of each token; prefill over 512 tokens.
 """
 import argparse
 import base64
@@ -23,6 +24,7 @@ from results import add_round_options, machine_now, quartiles, record, rounds_un
 
 CONTEXT, VOCABULARY, LAYERS, HEADS, WIDTH = 1024, 50257, 12, 12, 768
 SHORT, LONG = 5, 512
+PROMPT_TOKEN = " a"  # a token of GPT-2's vocabulary and of the one made here
 KINDS = {"fp32": 3.5, "bf16": 1.5, "int8": 1}  # bytes per weight: core/packed_rows.h
 PAIRS = [("slay.c fp32", "llama.cpp F32")] + [(f"slay.c {kind}", "slay.c fp32") for kind in ("bf16", "int8")]
 TITLES = f"prefill {LONG}", f"decode at {SHORT}", f"decode at {LONG}"
@@ -32,8 +34,8 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", metavar="DIRECTORY", help="a softmax checkpoint; default: GPT-2 124M, random weights")
     parser.add_argument("--threads", type=int, default=2)
-    add_round_options(parser)
-    parser.add_argument("--tokens", type=int, default=48, help="tokens that each decoding is timed over")
+    add_round_options(parser, least=12, most=60)
+    parser.add_argument("--tokens", type=int, default=24, help="tokens that each decoding is timed over")
     parser.add_argument("--llama-child", metavar="GGUF", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -84,15 +86,31 @@ class Llama:
         self.process.wait()
 
 
-def run_slay(options, model, kind, position, tokens):
-    prompt = ",".join(str(i) for i in range(1, position + 1))
-    command = ["./sample_gpt2", model, "--weights", kind, "--prompt-ids", prompt, "--tokens", str(tokens),
-               "--no-stop", "--temperature", "0", "--threads", str(options.threads)]
-    result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if result.returncode != 0:
-        sys.exit(result.stderr.strip())
-    found = dict(re.findall(r"^(prompt|text): +\d+ tokens, ([\d.]+) tokens/s", result.stderr, re.M))
-    return float(found["prompt"]), float(found["text"])
+class Slay:
+    def __init__(self, options, model, kind):
+        command = ["./sample_gpt2", model, "--weights", kind, "--interactive", "--no-begin", "--no-stop", "--temperature",
+                   "0", "--tokens", str(options.tokens), "--threads", str(options.threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE, text=True)
+
+    def read(self, pattern):
+        for line in self.process.stderr:
+            found = re.search(pattern, line)
+            if found:
+                return found.groups()
+        sys.exit("sample_gpt2 ended early")
+
+    def run(self, position, tokens):
+        """As Llama's, which see; its `tokens` were said at the start."""
+        print(PROMPT_TOKEN * position, file=self.process.stdin, flush=True)
+        count, prompt = self.read(r"prompt: +(\d+) tokens, ([\d.]+) tokens/s")
+        if int(count) != position:
+            sys.exit(f"expected a vocabulary in which {PROMPT_TOKEN!r} is a token, found {count} for {position} of them")
+        return float(prompt), 1e3 / float(self.read(r"text: .* ([\d.]+) ms each")[0])
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
 
 
 # ---- the model
@@ -136,16 +154,18 @@ def make_model(directory):
 # ---- the comparison
 
 
-def run_round(options, model, llama):
+def starters(options, model, gguf):
+    ours = {f"slay.c {kind}": lambda kind=kind: Slay(options, model, kind) for kind in KINDS}
+    return {"llama.cpp F32": lambda: Llama(options, gguf), **ours}
+
+
+def run_round(options, contenders):
     """{name: (prefill of LONG, decode from SHORT, decode from LONG)} in tokens per second; "memory": bytes per second"""
     figures = {"memory": 1e9 * machine_now(options.threads)["gigabytes_per_second"]}
-    contenders = {"llama.cpp F32": llama.run}
-    for kind in KINDS:
-        contenders[f"slay.c {kind}"] = lambda position, tokens, kind=kind: run_slay(options, model, kind, position, tokens)
+    short = {name: contender.run(SHORT, options.tokens)[1] for name, contender in contenders.items()}
     for name, contender in contenders.items():
-        _, short = contender(SHORT, options.tokens)
-        prefill, long = contender(LONG, options.tokens)
-        figures[name] = prefill, short, long
+        prefill, long = contender.run(LONG, options.tokens)
+        figures[name] = prefill, short[name], long
     print(f"memory {figures['memory'] / 1e9:.0f} GB/s, " +
           ", ".join(f"{name} {f[0]:.0f} {f[1]:.1f} {f[2]:.1f}" for name, f in figures.items() if name != "memory"), flush=True)
     return figures
@@ -206,12 +226,15 @@ def main():
         model = options.model or make_model(os.path.join(directory, "model"))
         gguf = os.path.join(directory, "model.gguf")
         subprocess.run(["./export_gguf", model, gguf], check=True, stdout=subprocess.DEVNULL)
-        llama = Llama(options, gguf)
+        contenders = {}
         try:
-            llama.run(SHORT, 4)  # warms up
-            rounds = rounds_until_settled(options, lambda: run_round(options, model, llama), decoding_ratios)
+            for name, start in starters(options, model, gguf).items():
+                contenders[name] = start()
+                contenders[name].run(SHORT, options.tokens)  # warms up: each starts on a machine that is quiet again
+            rounds = rounds_until_settled(options, lambda: run_round(options, contenders), decoding_ratios)
         finally:
-            llama.close()
+            for contender in contenders.values():
+                contender.close()
     print_table(options, rounds)
     record_results(options, rounds)
 

@@ -29,9 +29,9 @@ def settled(ratios):
     return third - first < SPREAD * statistics.median(ratios)
 
 
-def add_round_options(parser):
-    parser.add_argument("--rounds", type=int, default=6, help="at least so many")
-    parser.add_argument("--most-rounds", type=int, default=20)
+def add_round_options(parser, least=6, most=20):
+    parser.add_argument("--rounds", type=int, default=least, help="at least so many")
+    parser.add_argument("--most-rounds", type=int, default=most)
 
 
 def rounds_until_settled(options, take_round, ratios_of):
