@@ -1,10 +1,11 @@
-// What the machine can do at this moment, as one line of JSON: the rate of a large matrix product, and that of reading
-// memory from end to end, by all threads. The other benchmarks ask in every round, because on a shared machine both change
+// What the machine can do at this moment, as one line of JSON, by all threads: the rate of multiplications and additions
+// with nothing else to do, that of a large matrix product, and that of reading memory from end to end. The other benchmarks ask in every round, because on a shared machine both change
 // from second to second.
 #include "../../core/matmul.h"
 #include "../../core/memory.h"
 #include "../../core/progress.h"
 #include "../../core/threads.h"
+#include "../../core/vectors.h"
 
 #include <omp.h>
 #include <stdint.h>
@@ -50,10 +51,40 @@ static double measure_reading(void) {
     return (double)(COUNT * sizeof *words) / best;
 }
 
+enum { SUMS = 12 }; // side by side: as many as hide the time that one of them takes
+
+static void multiply_and_add(real *out, real factor, real summand, int rounds) {
+    Vector sums[SUMS];
+    for (int i = 0; i < SUMS; i++) sums[i] = (Vector){0} + (real)i; // unlike: equal ones would be computed once
+    for (int round = 0; round < rounds; round++)
+#pragma GCC unroll 12
+        for (int i = 0; i < SUMS; i++) sums[i] = sums[i] * factor + summand;
+    for (int i = 0; i < SUMS; i++) *out += sums[i][0];
+}
+
+// Operations per second, the best of a few runs.
+static double measure_multiplying(void) {
+    enum { ROUNDS = 2000000, OPERATIONS = 2 * SUMS * LANES };
+    volatile real factor = (real)0.5, summand = 1, used;
+    real sum = 0;
+    double best = 1e30;
+    for (int run = 0; run < RUNS; run++) {
+        double start = clock_seconds();
+#pragma omp parallel reduction(+ : sum)
+        multiply_and_add(&sum, factor, summand, ROUNDS);
+        double seconds = clock_seconds() - start;
+        if (seconds < best) best = seconds;
+    }
+    used = sum; // or nothing would be multiplied at all
+    (void)used;
+    return (double)OPERATIONS * ROUNDS * omp_get_max_threads() / best;
+}
+
 int main(int argc, char **argv) {
     threads_wait_politely(argv);
     threads_use(argc > 1 ? atoi(argv[1]) : 0);
-    double gflops = matmul_measure_gflops();
-    printf("{\"gflops\": %.1f, \"gigabytes_per_second\": %.1f}\n", gflops, measure_reading() / 1e9);
+    double peak = measure_multiplying(), gflops = matmul_measure_gflops();
+    printf("{\"peak_gflops\": %.1f, \"gflops\": %.1f, \"gigabytes_per_second\": %.1f}\n", peak / 1e9, gflops,
+           measure_reading() / 1e9);
     return 0;
 }

@@ -43,7 +43,7 @@ def rounds_until_settled(options, take_round, ratios_of):
 
 
 def machine_now(threads):
-    """{"gflops": ..., "gigabytes_per_second": ...}, as the machine is at this moment."""
+    """{"peak_gflops": ..., "gflops": ..., "gigabytes_per_second": ...}, as the machine is at this moment."""
     return json.loads(subprocess.run(["build/bench_machine", str(threads)], check=True, capture_output=True).stdout)
 
 
