@@ -214,7 +214,7 @@ static void multiply_share(DecoderThread *self, real *out, const real *residual,
         matvec(out, matrix, self->input, bias, residual, range);
         if (!then_gelu) continue;
 #pragma omp simd
-        for (int r = range.first; r < range.last; r++) out[r] = gelu(out[r]);
+        for (int r = range.first; r < range.last; r++) out[r] = gelu_of(out[r]);
     }
 }
 

@@ -176,14 +176,14 @@ static const real GELU_SCALE = (real)0.7978845608028654, GELU_CUBIC = (real)0.04
 // which numbers these are must not depend on how many threads there are.
 enum { GELU_BLOCK = 1024 };
 
-static inline real gelu(real x) {
+static inline real gelu_of(real x) {
     return x / (1 + real_exp(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
 }
 
 static void gelu_forward(real *out, const real *inp, size_t count) {
     profile_work(WORK_GELU);
 #pragma omp parallel for simd schedule(static, GELU_BLOCK)
-    for (size_t i = 0; i < count; i++) out[i] = gelu(inp[i]);
+    for (size_t i = 0; i < count; i++) out[i] = gelu_of(inp[i]);
 }
 
 // In place: dout becomes dinp. d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u.
