@@ -51,6 +51,14 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
         END { exit bad }' "$work/losses1" "$work/losses2"
 }
 
+# ---- two files that read alike
+functions() { sed -n 's/^[a-z].*[ *]\([a-z_0-9]*\)(.*[,{]$/\1/p' "$1"; } # in their order
+functions train_gpt2.c >"$work/functions_c" && functions train_gpt2.cu >"$work/functions_cu"
+grep -xFf "$work/functions_cu" "$work/functions_c" >"$work/common_c"
+grep -xFf "$work/functions_c" "$work/functions_cu" >"$work/common_cu"
+check "functions of the same name" test "$(wc -l <"$work/common_c")" -ge 35
+check "in the same order" cmp "$work/common_c" "$work/common_cu"
+
 # ---- beside the CPU's trainer
 # shellcheck disable=SC2086
 {
