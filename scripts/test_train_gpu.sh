@@ -138,6 +138,18 @@ check "in the same order" cmp "$work/common_c" "$work/common_cu"
         check "cuDNN as graphs" run "$programs/fast-cudnn/train_gpt2" cudnn_graphs $small --steps 6 --graphs
         check "the same bits" same_file cudnn_graphs/step_00000006/model.safetensors cudnn/step_00000006/model.safetensors
     fi
+    # ---- an error of CUDA's: its place, the call, and a hint whose options exist. The harness can be a device too small.
+    if [ -z "${GPU_TRAIN_FP32:-}" ]; then
+        export CUDA_ON_CPU_MEMORY_MB=1
+        ! run "$fp32" too_small $small --steps 1
+        unset CUDA_ON_CPU_MEMORY_MB
+        check "no memory: file, line, call, hint" \
+            grep -q "^core/[a-z_]*\.cu:[0-9]*: cudaMalloc(.*: out of memory (use .*)" "$work/err"
+        "$fp32" --help >"$work/help"
+        for option in $(grep -o -e '--[A-Za-z-]*' "$work/err"); do
+            check "no memory: the hint's $option" grep -q -e "$option\>" "$work/help"
+        done
+    fi
     # ---- numbers that are not finite
     bad="--lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 24" # weights grow 9999-fold a step
     ! run "$fp32" bad $small $bad
