@@ -50,6 +50,13 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
         { d = found[$1] - $2; if (!($1 in found) || !(d <= bound && -d <= bound)) { print $1, found[$1], $2; bad = 1 } }
         END { exit bad }' "$work/losses1" "$work/losses2"
 }
+numbers() { tail -c +$((9 + $(od -An -tu8 -N8 "$1"))) "$1" | od -An -v -tf4 -w4; }
+weights_agree() { # checkpoint, checkpoint, bound
+    numbers "$work/$1/model.safetensors" >"$work/numbers1" && numbers "$work/$2/model.safetensors" >"$work/numbers2"
+    paste "$work/numbers1" "$work/numbers2" | awk -v bound="$3" '
+        { d = $1 - $2; if (!(NF == 2 && d <= bound && -d <= bound)) { if (!bad++) print NR ": " $0 } }
+        END { exit bad > 0 || NR < 5000 }'
+}
 
 # ---- two files that read alike
 functions() { sed -n 's/^[a-z].*[ *]\([a-z_0-9]*\)(.*[,{]$/\1/p' "$1"; } # in their order
@@ -84,20 +91,24 @@ check "in the same order" cmp "$work/common_c" "$work/common_cu"
     done
     check "continued on the CPU" run ./train_gpt2 moved_fp32 --resume "$work/moved_fp32" --steps 6
     check "GPU, then CPU: losses" losses_agree moved_fp32 cpu 0.0001
-    for attention in softmax slay; do # both ways in one run; slay's constants move with it
+    last=step_00000006
+    for attention in softmax yat yat-spherical elu cosformer favor slay; do # both ways in one run, with its constants
         moving="$small --attention $attention --schedule constant"
         check "$attention stays on the CPU" run ./train_gpt2 "stays_$attention" $moving --steps 6
         check "$attention begins there" run ./train_gpt2 "moves_$attention" $moving --steps 2
         check "$attention goes to the GPU" run "$fp32" "moves_$attention" --resume "$work/moves_$attention" --steps 4
         check "$attention goes back" run ./train_gpt2 "moves_$attention" --resume "$work/moves_$attention" --steps 6
         check "$attention, CPU, GPU, CPU: losses" losses_agree "moves_$attention" "stays_$attention" 0.0001
-        check "$attention, the same layout" same_layout "moves_$attention/step_00000004" "stays_$attention/step_00000006"
+        check "$attention: weights" weights_agree "moves_$attention/$last" "stays_$attention/$last" 0.00001
+        check "$attention, the same layout" same_layout "moves_$attention/step_00000004" "stays_$attention/$last"
+        check "$attention on the GPU" run "$fp32" "whole_$attention" $moving --steps 6
+        check "$attention, first half" run "$fp32" "halves_$attention" $moving --steps 3
+        check "$attention, second half" run "$fp32" "halves_$attention" --resume "$work/halves_$attention" --steps 6
+        for file in model optimizer; do
+            check "$attention resumes exactly: $file" \
+                same_file "halves_$attention/$last/$file.safetensors" "whole_$attention/$last/$file.safetensors"
+        done
     done
-    check "slay on the GPU" run "$fp32" slay_whole $moving --steps 6
-    check "slay, first half" run "$fp32" slay_halves $moving --steps 3
-    check "slay, second half" run "$fp32" slay_halves --resume "$work/slay_halves" --steps 6
-    check "slay resumes exactly" same_file slay_halves/step_00000006/model.safetensors slay_whole/step_00000006/model.safetensors
-    check "slay, moments too" same_file slay_halves/step_00000006/optimizer.safetensors slay_whole/step_00000006/optimizer.safetensors
     # ---- options that mean something else here
     check "graphs" run "$fp32" graphs $small --steps 6 --graphs
     check "as graphs: the same bits" same_file graphs/step_00000006/model.safetensors gpu/step_00000006/model.safetensors
