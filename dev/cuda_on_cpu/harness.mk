@@ -7,7 +7,8 @@ CUDA_TEST_SOURCES    := $(filter-out $(CUDNN_TEST_SOURCE),$(wildcard core/test_*
 CUDA_LIBRARY_SOURCES := $(filter-out $(CUDA_TEST_SOURCES) $(CUDNN_TEST_SOURCE),$(wildcard core/*.cu attention/*.cu))
 CUDA_TESTS           := $(patsubst %.cu,%,$(notdir $(CUDA_TEST_SOURCES)))
 # The progressions from naive to shipped kernels, dev/cuda/*.cu; each version is checked: make test-cuda-cases.
-CUDA_CASES           := layernorm layernorm_backward linear_gelu classifier adamw embedding_backward attention_forward attention_backward linear_attention
+CUDA_CASES           := layernorm layernorm_backward linear_gelu classifier adamw gradient_norm embedding_backward \
+                        attention_forward attention_backward attention_decode linear_attention
 CUDA_CASE_PROGRAMS   := $(CUDA_CASES) traffic
 CUDACC               := dev/cuda_on_cpu/cudacc
 CUDACC_PARTS         := $(CUDACC) dev/cuda_on_cpu/rewrite_cuda.py $(wildcard dev/cuda_on_cpu/include/*.h dev/cuda_on_cpu/include/*/*.h)
