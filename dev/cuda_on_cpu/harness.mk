@@ -31,6 +31,9 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUIL
 $(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2 $(BUILD)/cuda_on_cpu/$(1)$(2)/sample_gpt2: %: %.o \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
+$(BUILD)/cuda_on_cpu/$(1)$(2)/bench_gpu: $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/bench/bench_gpu.o \
+    $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 $(foreach case,$(CUDA_CASE_PROGRAMS),
 $(BUILD)/cuda_on_cpu/$(1)$(2)/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case).o $(CUDA_TWIN) \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
@@ -79,8 +82,9 @@ test-harness: $(BUILD)/config.mk
 	@WITH_VALGRIND=1 scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
 test-cuda: $(CUDA_FAST_TESTS)
 	@scripts/run_tests.sh $^
-test-cuda-cases: $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
-	@scripts/run_tests.sh $^
+CUDA_CASE_TESTS     := $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
+test-cuda-cases: $(CUDA_CASE_TESTS) $(BUILD)/cuda_on_cpu/fast-bf16/bench_gpu $(CUDA_FAST_PROGRAMS)
+	@scripts/run_tests.sh $(CUDA_CASE_TESTS) dev/bench/test_bench_gpu.sh
 test-cuda-check: $(CUDA_CHECK_TESTS)
 	@scripts/run_tests.sh $^
 test-cuda-asan: $(CUDA_ASAN_TESTS)
