@@ -1,12 +1,13 @@
 #!/bin/sh
 # Tests of the GPU's trainer and sampler as programs, run on the CPU by dev/cuda_on_cpu: the same console, metrics,
 # checkpoints and text as train_gpt2 and sample_gpt2, exact resumption, runs that move between CPU and GPU, options of their
-# own, numbers that are not finite. Needs the CPU's programs and both precisions of the GPU's; `make test-gpu` names those
-# of nvcc: GPU_TRAIN_FP32, GPU_TRAIN_BF16, GPU_SAMPLE_FP32, GPU_SAMPLE_BF16. Last line: `N passed, N failed`.
+# own, numbers that are not finite. Needs the CPU's programs and both precisions of the GPU's: those of the harness's
+# CUDA_MODE, fast; `make test-gpu` names those of nvcc, GPU_TRAIN_FP32, GPU_TRAIN_BF16, GPU_SAMPLE_FP32, GPU_SAMPLE_BF16.
+# Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
-programs=${BUILD:-build}/cuda_on_cpu
-fp32=${GPU_TRAIN_FP32:-$programs/fast/train_gpt2} bf16=${GPU_TRAIN_BF16:-$programs/fast-bf16/train_gpt2}
-sample_fp32=${GPU_SAMPLE_FP32:-$programs/fast/sample_gpt2} sample_bf16=${GPU_SAMPLE_BF16:-$programs/fast-bf16/sample_gpt2}
+programs=${BUILD:-build}/cuda_on_cpu mode=${CUDA_MODE:-fast}
+fp32=${GPU_TRAIN_FP32:-$programs/$mode/train_gpt2} bf16=${GPU_TRAIN_BF16:-$programs/$mode-bf16/train_gpt2}
+sample_fp32=${GPU_SAMPLE_FP32:-$programs/$mode/sample_gpt2} sample_bf16=${GPU_SAMPLE_BF16:-$programs/$mode-bf16/sample_gpt2}
 for program in ./train_gpt2 ./sample_gpt2 "$fp32" "$bf16" "$sample_fp32" "$sample_bf16"; do
     [ -x "$program" ] || { echo "$program is missing; run make test-programs"; echo "0 passed, 1 failed"; exit 1; }
 done
