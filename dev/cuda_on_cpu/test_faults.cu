@@ -73,6 +73,12 @@ __global__ void no_syncwarp(float *out) {
 __global__ void in_order_only(float *out) {         // right as long as threads happen to run one after the other
     out[THREAD] = THREAD ? out[THREAD - 1] + 1 : 0; // bug: in_order_only
 }
+__global__ void lanes_disagree(float *out) {
+    out[0] = (float)threadIdx.x; // bug: lanes_disagree
+}
+__global__ void lanes_agree(float *out) { // no bug
+    out[blockIdx.x] = (float)blockIdx.x;
+}
 __global__ void no_atomic(float *out) {
     out[0] += 1; // bug: no_atomic
 }
@@ -254,6 +260,8 @@ int main(int argc, char **argv) {
     CASE("no_barrier_before_reuse") no_barrier_before_reuse<<<1, 64>>>(out);
     CASE("no_syncwarp") no_syncwarp<<<1, 32>>>(out);
     CASE("in_order_only") return depends_on_order() ? 99 : 0;
+    CASE("lanes_disagree") lanes_disagree<<<1, 2>>>(out);
+    CASE("lanes_agree") lanes_agree<<<2, 32>>>(out);
     CASE("no_atomic") no_atomic<<<2, 32>>>(out);
     CASE("no_fence") no_fence<<<4, 32>>>((unsigned *)in, in + 8, out);
     CASE("different_barriers") different_barriers<<<1, 32>>>(out);

@@ -140,6 +140,8 @@ in_kernel check "data race" no_barrier "block (0,0,0), thread ([0-9]*,0,0)"
 in_kernel check "data race" no_barrier_before_reuse "block (0,0,0), thread (0,0,0)"
 in_kernel check "data race" no_syncwarp "block (0,0,0), thread ([0-9]*,0,0)"
 in_kernel check "data race" in_order_only "block (0,0,0), thread (1,0,0)"
+in_kernel check "data race" lanes_disagree "block (0,0,0), thread (1,0,0)"
+unnoticed check lanes_agree
 in_kernel check "data race" no_atomic "block (0,0,0), thread (1,0,0)"
 in_kernel check "data race" no_fence "block (3,0,0), thread (0,0,0)"
 caught check host_reads_device "host access to device memory" "test_faults.cu:$(line_of host_reads_device)"

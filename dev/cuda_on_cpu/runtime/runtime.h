@@ -126,6 +126,7 @@ void checker_multiplies(const char *call, const char *arithmetic, double operati
 void checker_copied(void *to, const void *from, size_t bytes);
 void checker_launch();
 void checker_block();
+void checker_block_ended();
 void checker_barrier();
 void checker_warp_sync(int warp, unsigned mask);
 

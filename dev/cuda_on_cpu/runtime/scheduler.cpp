@@ -220,6 +220,7 @@ void run_grid(const char *name, const void *kernel, const LaunchShape &shape, Pl
                                                                    : i;
         begin_block(number, shape);
         run_block();
+        checker_block_ended();
     }
     running = {nullptr, nowhere};
     if (options().trace)
