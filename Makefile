@@ -101,7 +101,7 @@ test: setup
 	@$(MAKE) --no-print-directory -s run-tests
 test-programs: all $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(COMPARE_TOOLS)
 run-tests:
-	@scripts/run_tests.sh $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(CUDA_FAST_SCRIPTS) $(TEST_SCRIPTS)
+	@scripts/run_tests.sh $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(CUDA_SCRIPTS) $(TEST_SCRIPTS)
 test-interop: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/test_interop.sh

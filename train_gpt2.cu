@@ -1,5 +1,6 @@
 /*
 The GPU trainer: GPT-2's forward and backward pass and AdamW in CUDA, in the order and with the names of train_gpt2.c.
+Only dropout comes earlier, because LayerNorm's kernel has its mask in it.
 
 Layers come first, each one's kernels for forward and backward side by side; then the model that strings them together;
 then the optimiser. The loop around them is core/trainer.c, as on the CPU. Conventions: outputs first, then inputs, then
@@ -277,51 +278,10 @@ static size_t layernorm_work(size_t N, size_t C) {
     return (N + ROW_BLOCK - 1) / ROW_BLOCK * 2 * C;
 }
 
-// ---- GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). In bf16 the products have it fused.
+// ---- linear, with a GELU behind it where the product does that as well
 
-#define GELU_SCALE 0.7978845608028654f // sqrt(2/pi)
-#define GELU_CUBIC 0.044715f
-
-__device__ static inline float gelu(float x) {
-    return x / (1 + expf(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
-}
-
-// d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u
-__device__ static inline float gelu_slope(float x) {
-    float gate = 1 / (1 + expf(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
-    return gate + x * gate * (1 - gate) * 2 * GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
-}
-
-template <int WIDTH> __global__ void gelu_forward_kernel(floatX *out, const floatX *inp, size_t count) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
-        Floats<WIDTH> x = load<WIDTH>(inp + i);
-        for (int j = 0; j < WIDTH; j++) x.at[j] = gelu(x.at[j]);
-        store(out + i, x);
-    }
-}
-
-template <int WIDTH> __global__ void gelu_backward_kernel(floatX *dout, const floatX *inp, size_t count) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
-        Floats<WIDTH> x = load<WIDTH>(inp + i), dx = load<WIDTH>(dout + i);
-        for (int j = 0; j < WIDTH; j++) dx.at[j] *= gelu_slope(x.at[j]);
-        store(dout + i, dx);
-    }
-}
-
-static void gelu_forward(floatX *out, const floatX *inp, size_t count, cudaStream_t stream) {
-    NamedRange range("gelu forward", WORK_GELU, stream);
-    LAUNCH(gelu_forward_kernel, count, blocks_walking(count), BLOCK, stream, out, inp, count);
-}
-
-// In place: dout becomes dinp.
-static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStream_t stream) {
-    NamedRange range("gelu backward", WORK_GELU, stream);
-    LAUNCH(gelu_backward_kernel, count, blocks_walking(count), BLOCK, stream, dout, inp, count);
-}
-
-// ---- linear
+static void gelu_forward(floatX *out, const floatX *inp, size_t count, cudaStream_t stream);
+static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStream_t stream);
 
 static MatmulShape matmul_shape(int m, int n, int k, MatmulFusion fusion) {
     MatmulShape shape = {};
@@ -407,6 +367,50 @@ static void linear_backward(floatX *dinp, float *dweight, float *dbias, const fl
     if (own_gelu) shape.fusion = MATMUL_PLAIN;
     matmul_gpu(dinp, dout, weight, 0, &shape, &extra, stream);
     if (own_gelu) gelu_backward(dinp, gelu_inp, (size_t)N * (size_t)C, stream);
+}
+
+// ---- GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). In bf16 the products have it fused.
+
+#define GELU_SCALE 0.7978845608028654f // sqrt(2/pi)
+#define GELU_CUBIC 0.044715f
+
+__device__ static inline float gelu(float x) {
+    return x / (1 + expf(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
+}
+
+// d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u
+__device__ static inline float gelu_slope(float x) {
+    float gate = 1 / (1 + expf(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
+    return gate + x * gate * (1 - gate) * 2 * GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
+}
+
+template <int WIDTH> __global__ void gelu_forward_kernel(floatX *out, const floatX *inp, size_t count) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
+        Floats<WIDTH> x = load<WIDTH>(inp + i);
+        for (int j = 0; j < WIDTH; j++) x.at[j] = gelu(x.at[j]);
+        store(out + i, x);
+    }
+}
+
+template <int WIDTH> __global__ void gelu_backward_kernel(floatX *dout, const floatX *inp, size_t count) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
+        Floats<WIDTH> x = load<WIDTH>(inp + i), dx = load<WIDTH>(dout + i);
+        for (int j = 0; j < WIDTH; j++) dx.at[j] *= gelu_slope(x.at[j]);
+        store(dout + i, dx);
+    }
+}
+
+static void gelu_forward(floatX *out, const floatX *inp, size_t count, cudaStream_t stream) {
+    NamedRange range("gelu forward", WORK_GELU, stream);
+    LAUNCH(gelu_forward_kernel, count, blocks_walking(count), BLOCK, stream, out, inp, count);
+}
+
+// In place: dout becomes dinp.
+static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStream_t stream) {
+    NamedRange range("gelu backward", WORK_GELU, stream);
+    LAUNCH(gelu_backward_kernel, count, blocks_walking(count), BLOCK, stream, dout, inp, count);
 }
 
 // ---- tied head and cross-entropy, by blocks of rows: the (N,V) logits never exist at once
@@ -1070,6 +1074,42 @@ static const char *gpt2_find_trouble(GPT2 *model, const char *bad_gradient) {
 // ---------------------------------------------------------------------------------------------------------------------
 // What the training loop (core/trainer.c) asks of the model
 
+// The attention's kernels; ends the program when there are none for this configuration.
+static const AttentionGPU *gpu_attention(const Attention *attention, const AttentionConfig *config) {
+    char why[256];
+    const AttentionGPU *on_device = attention_gpu_find(attention->name);
+    if (!on_device) die("attention %s has no GPU kernels; use the program for the CPU", attention->name);
+    if (on_device->check && on_device->check(config, why, sizeof why))
+        die("attention %s on the GPU: %s", attention->name, why);
+    return on_device;
+}
+
+static void *backend_create(const Settings *settings, const Attention *attention) {
+    const AttentionGPU *on_device = gpu_attention(attention, &settings->attention_config);
+    int shares = parallel_ranks() > 1;
+    parallel_choose_device();
+    GPT2 *model = new GPT2();
+    gpt2_create(model, &settings->model, on_device, &settings->attention_config, settings->dropout,
+                (uint64_t)settings->seed, shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS,
+                settings->recompute);
+    if (shares)
+        model->exchange =
+            exchange_gpu_create(model->parameters.master, model->parameters.gradients, settings->zero, model->stream);
+    model->use_graphs = settings->graphs;
+    if (shares && settings->graphs && parallel_rank() == 0 &&
+        settings->micro_batch * parallel_ranks() >= settings->batch)
+        warn("--graphs captures nothing: a rank's last micro-batch of a step sends its gradients and stays out of "
+             "graphs, and there is only one");
+    profiling = settings->profile;
+    return model;
+}
+
+static void backend_free(void *model) {
+    exchange_gpu_free(((GPT2 *)model)->exchange);
+    gpt2_free((GPT2 *)model);
+    delete (GPT2 *)model;
+}
+
 // Forward and backward of the micro-batch that was uploaded.
 static void launch_micro_batch(GPT2 *model, float beta) {
     gpt2_forward(model, beta);
@@ -1137,42 +1177,6 @@ static StepOutcome backend_update(void *backend_model, const Settings *settings,
     gpt2_update(model, settings, step, rate);
     StepState state = gpt2_state(model);
     return {state.loss, state.norm, state.finite ? NULL : gpt2_bad_gradient(model)};
-}
-
-// The attention's kernels; ends the program when there are none for this configuration.
-static const AttentionGPU *gpu_attention(const Attention *attention, const AttentionConfig *config) {
-    char why[256];
-    const AttentionGPU *on_device = attention_gpu_find(attention->name);
-    if (!on_device) die("attention %s has no GPU kernels; use the program for the CPU", attention->name);
-    if (on_device->check && on_device->check(config, why, sizeof why))
-        die("attention %s on the GPU: %s", attention->name, why);
-    return on_device;
-}
-
-static void *backend_create(const Settings *settings, const Attention *attention) {
-    const AttentionGPU *on_device = gpu_attention(attention, &settings->attention_config);
-    int shares = parallel_ranks() > 1;
-    parallel_choose_device();
-    GPT2 *model = new GPT2();
-    gpt2_create(model, &settings->model, on_device, &settings->attention_config, settings->dropout,
-                (uint64_t)settings->seed, shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS,
-                settings->recompute);
-    if (shares)
-        model->exchange =
-            exchange_gpu_create(model->parameters.master, model->parameters.gradients, settings->zero, model->stream);
-    model->use_graphs = settings->graphs;
-    if (shares && settings->graphs && parallel_rank() == 0 &&
-        settings->micro_batch * parallel_ranks() >= settings->batch)
-        warn("--graphs captures nothing: a rank's last micro-batch of a step sends its gradients and stays out of "
-             "graphs, and there is only one");
-    profiling = settings->profile;
-    return model;
-}
-
-static void backend_free(void *model) {
-    exchange_gpu_free(((GPT2 *)model)->exchange);
-    gpt2_free((GPT2 *)model);
-    delete (GPT2 *)model;
 }
 
 static void backend_fetch(void *backend_model) {

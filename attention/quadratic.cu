@@ -33,8 +33,8 @@ size_t quadratic_gpu_cache_size(const AttentionConfig *config) {
 
 int quadratic_gpu_check(const AttentionConfig *config, char *why, size_t size) {
     if (config->HS <= LARGEST_HEAD) return 0;
-    snprintf(why, size, "heads have %d channels, the GPU's kernels take at most %d; use more heads (--NH)", config->HS,
-             LARGEST_HEAD);
+    snprintf(why, size, "heads have %d channels, the GPU's kernels take at most %d; use more heads (--heads)",
+             config->HS, LARGEST_HEAD);
     return -1;
 }
 

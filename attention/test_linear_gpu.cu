@@ -700,15 +700,16 @@ static void test_floored_rows_are_counted(void) {
 
 // ---- memory
 
-// 131072 tokens at batch 1, embedding 256, 8 heads, forward and backward: under 1 GB, in bf16 with the tensors themselves.
+// 131072 tokens at batch 1, embedding 256, 8 heads: under 1 GB with the tensors themselves, forward in both precisions and
+// backward in bf16. In fp32 the eight tensors of backward alone have 1.07 GB; there its own numbers stay below.
 static void test_long_sequences_need_little_memory(void) {
     Variant slay = {"slay", "slay"};
     Shape shape = {1, 131072, 8, 32, 0, 0};
     AttentionConfig config = configuration(&slay, shape);
     linear_gpu_segment_numbers = LINEAR_SEGMENT_NUMBERS;
     double numbers = (double)attention_gpu_slay.work_size(&config) + (double)attention_gpu_slay.saved_size(&config);
-    double tensors = (double)sizeof(floatX) * 131072 * (3 + 1 + 1 + 3) * 256; // qkv, out and their gradients
-    CHECK(numbers * sizeof(float) + (sizeof(floatX) == 2 ? tensors : 0) < 1e9);
+    double tensors = (double)sizeof(floatX) * 131072 * (3 + 1) * 256; // qkv and out; their gradients are as large
+    CHECK(numbers * sizeof(float) + (sizeof(floatX) == 2 ? 2 : 1) * tensors < 1e9);
     config.T = 262144; // twice the length is at most a little more
     CHECK(attention_gpu_slay.work_size(&config) * sizeof(float) < 1e9);
 }

@@ -3,7 +3,7 @@
 static const char *cuda_hint(cudaError_t status) {
     switch (status) {
     case cudaErrorMemoryAllocation:
-        return "use a smaller --micro-batch or --T, or --recompute";
+        return "use a smaller --micro-batch or --sequence, or --recompute";
     case cudaErrorNoDevice:
         return "no GPU is visible: look at nvidia-smi and CUDA_VISIBLE_DEVICES";
     case cudaErrorInsufficientDriver:
@@ -26,7 +26,7 @@ static const char *cublas_hint(cublasStatus_t status) {
     case CUBLAS_STATUS_NOT_INITIALIZED:
         return "no working GPU and driver: look at nvidia-smi";
     case CUBLAS_STATUS_ALLOC_FAILED:
-        return "use a smaller --micro-batch or --T, or --recompute";
+        return "use a smaller --micro-batch or --sequence, or --recompute";
     case CUBLAS_STATUS_ARCH_MISMATCH:
         return "the GPU is older than Ampere";
     case CUBLAS_STATUS_INVALID_VALUE:

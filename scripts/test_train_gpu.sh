@@ -1,12 +1,13 @@
 #!/bin/sh
 # Tests of the GPU's trainer and sampler as programs, run on the CPU by dev/cuda_on_cpu: the same console, metrics,
 # checkpoints and text as train_gpt2 and sample_gpt2, exact resumption, runs that move between CPU and GPU, options of their
-# own, numbers that are not finite. Needs the CPU's programs and both precisions of the GPU's; `make test-gpu` names those
-# of nvcc: GPU_TRAIN_FP32, GPU_TRAIN_BF16, GPU_SAMPLE_FP32, GPU_SAMPLE_BF16. Last line: `N passed, N failed`.
+# own, numbers that are not finite. Needs the CPU's programs and both precisions of the GPU's: those of the harness's
+# CUDA_MODE, fast; `make test-gpu` names those of nvcc, GPU_TRAIN_FP32, GPU_TRAIN_BF16, GPU_SAMPLE_FP32, GPU_SAMPLE_BF16.
+# Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
-programs=${BUILD:-build}/cuda_on_cpu
-fp32=${GPU_TRAIN_FP32:-$programs/fast/train_gpt2} bf16=${GPU_TRAIN_BF16:-$programs/fast-bf16/train_gpt2}
-sample_fp32=${GPU_SAMPLE_FP32:-$programs/fast/sample_gpt2} sample_bf16=${GPU_SAMPLE_BF16:-$programs/fast-bf16/sample_gpt2}
+programs=${BUILD:-build}/cuda_on_cpu mode=${CUDA_MODE:-fast}
+fp32=${GPU_TRAIN_FP32:-$programs/$mode/train_gpt2} bf16=${GPU_TRAIN_BF16:-$programs/$mode-bf16/train_gpt2}
+sample_fp32=${GPU_SAMPLE_FP32:-$programs/$mode/sample_gpt2} sample_bf16=${GPU_SAMPLE_BF16:-$programs/$mode-bf16/sample_gpt2}
 for program in ./train_gpt2 ./sample_gpt2 "$fp32" "$bf16" "$sample_fp32" "$sample_bf16"; do
     [ -x "$program" ] || { echo "$program is missing; run make test-programs"; echo "0 passed, 1 failed"; exit 1; }
 done
@@ -50,6 +51,21 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
         { d = found[$1] - $2; if (!($1 in found) || !(d <= bound && -d <= bound)) { print $1, found[$1], $2; bad = 1 } }
         END { exit bad }' "$work/losses1" "$work/losses2"
 }
+numbers() { tail -c +$((9 + $(od -An -tu8 -N8 "$1"))) "$1" | od -An -v -tf4 -w4; }
+weights_agree() { # checkpoint, checkpoint, bound
+    numbers "$work/$1/model.safetensors" >"$work/numbers1" && numbers "$work/$2/model.safetensors" >"$work/numbers2"
+    paste "$work/numbers1" "$work/numbers2" | awk -v bound="$3" '
+        { d = $1 - $2; if (!(NF == 2 && d <= bound && -d <= bound)) { if (!bad++) print NR ": " $0 } }
+        END { exit bad > 0 || NR < 5000 }'
+}
+
+# ---- two files that read alike
+functions() { sed -n 's/^[a-z].*[ *]\([a-z_0-9]*\)(.*[,{]$/\1/p' "$1"; } # in their order
+functions train_gpt2.c >"$work/functions_c" && functions train_gpt2.cu >"$work/functions_cu"
+grep -xFf "$work/functions_cu" "$work/functions_c" >"$work/common_c"
+grep -xFf "$work/functions_c" "$work/functions_cu" >"$work/common_cu"
+check "functions of the same name" test "$(wc -l <"$work/common_c")" -ge 35
+check "in the same order" cmp "$work/common_c" "$work/common_cu"
 
 # ---- beside the CPU's trainer
 # shellcheck disable=SC2086
@@ -76,20 +92,24 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
     done
     check "continued on the CPU" run ./train_gpt2 moved_fp32 --resume "$work/moved_fp32" --steps 6
     check "GPU, then CPU: losses" losses_agree moved_fp32 cpu 0.0001
-    for attention in softmax slay; do # both ways in one run; slay's constants move with it
+    last=step_00000006
+    for attention in softmax yat yat-spherical elu cosformer favor slay; do # both ways in one run, with its constants
         moving="$small --attention $attention --schedule constant"
         check "$attention stays on the CPU" run ./train_gpt2 "stays_$attention" $moving --steps 6
         check "$attention begins there" run ./train_gpt2 "moves_$attention" $moving --steps 2
         check "$attention goes to the GPU" run "$fp32" "moves_$attention" --resume "$work/moves_$attention" --steps 4
         check "$attention goes back" run ./train_gpt2 "moves_$attention" --resume "$work/moves_$attention" --steps 6
         check "$attention, CPU, GPU, CPU: losses" losses_agree "moves_$attention" "stays_$attention" 0.0001
-        check "$attention, the same layout" same_layout "moves_$attention/step_00000004" "stays_$attention/step_00000006"
+        check "$attention: weights" weights_agree "moves_$attention/$last" "stays_$attention/$last" 0.00001
+        check "$attention, the same layout" same_layout "moves_$attention/step_00000004" "stays_$attention/$last"
+        check "$attention on the GPU" run "$fp32" "whole_$attention" $moving --steps 6
+        check "$attention, first half" run "$fp32" "halves_$attention" $moving --steps 3
+        check "$attention, second half" run "$fp32" "halves_$attention" --resume "$work/halves_$attention" --steps 6
+        for file in model optimizer; do
+            check "$attention resumes exactly: $file" \
+                same_file "halves_$attention/$last/$file.safetensors" "whole_$attention/$last/$file.safetensors"
+        done
     done
-    check "slay on the GPU" run "$fp32" slay_whole $moving --steps 6
-    check "slay, first half" run "$fp32" slay_halves $moving --steps 3
-    check "slay, second half" run "$fp32" slay_halves --resume "$work/slay_halves" --steps 6
-    check "slay resumes exactly" same_file slay_halves/step_00000006/model.safetensors slay_whole/step_00000006/model.safetensors
-    check "slay, moments too" same_file slay_halves/step_00000006/optimizer.safetensors slay_whole/step_00000006/optimizer.safetensors
     # ---- options that mean something else here
     check "graphs" run "$fp32" graphs $small --steps 6 --graphs
     check "as graphs: the same bits" same_file graphs/step_00000006/model.safetensors gpu/step_00000006/model.safetensors
@@ -129,6 +149,18 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
         check "our own kernels' bits" same_file cudnn_old/step_00000006/model.safetensors half/step_00000006/model.safetensors
         check "cuDNN as graphs" run "$programs/fast-cudnn/train_gpt2" cudnn_graphs $small --steps 6 --graphs
         check "the same bits" same_file cudnn_graphs/step_00000006/model.safetensors cudnn/step_00000006/model.safetensors
+    fi
+    # ---- an error of CUDA's: its place, the call, and a hint whose options exist. The harness can be a device too small.
+    if [ -z "${GPU_TRAIN_FP32:-}" ]; then
+        export CUDA_ON_CPU_MEMORY_MB=1
+        ! run "$fp32" too_small $small --steps 1
+        unset CUDA_ON_CPU_MEMORY_MB
+        check "no memory: file, line, call, hint" \
+            grep -q "^core/[a-z_]*\.cu:[0-9]*: cudaMalloc(.*: out of memory (use .*)" "$work/err"
+        "$fp32" --help >"$work/help"
+        for option in $(grep -o -e '--[A-Za-z-]*' "$work/err"); do
+            check "no memory: the hint's $option" grep -q -e "$option\>" "$work/help"
+        done
     fi
     # ---- numbers that are not finite
     bad="--lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 24" # weights grow 9999-fold a step

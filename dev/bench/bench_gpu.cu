@@ -2,7 +2,7 @@
 Every attention on a GPU: milliseconds of forward and of forward + backward, and device memory, over lengths; then
 microseconds for one more token at several positions, and the memory of the cache. The sizes are the paper's (embed 256, 8
 heads, batch 1). Prints tables in Markdown, ready to paste. `make bench-gpu` runs it.
-  build/cuda/bf16/bench_gpu [C NH LONGEST]     LONGEST: 128 at least
+  build/cuda/bf16/bench_gpu [C NH LONGEST [STEPS]]     LONGEST: 128 at least; STEPS: of decoding, measured at once
 */
 #include "../../attention/attention_gpu.h"
 #include "../../core/gpu_peak.h"
@@ -104,8 +104,8 @@ static void bench_passes(const AttentionGPU *attention, int C, int NH, int T) {
     fflush(stdout);
 }
 
-// One more token behind T - 1; what is in the cache does not change the time, so nobody has filled it. A hundred steps at
-// a time, for one takes less than an event can tell.
+// One more token behind T - 1; what is in the cache does not change the time, so nobody has filled it. Many steps at a
+// time, for one takes less than an event can tell.
 static void bench_decode(const AttentionGPU *attention, int C, int NH, int T, int steps) {
     AttentionConfig config = configure(attention, C, NH, 1, T);
     size_t cache_size = attention->cache_size(&config);
@@ -129,16 +129,17 @@ static void bench_decode(const AttentionGPU *attention, int C, int NH, int T, in
 
 int main(int argc, char **argv) {
     int C = argc > 1 ? atoi(argv[1]) : 256, NH = argc > 2 ? atoi(argv[2]) : 8,
-        longest = argc > 3 ? atoi(argv[3]) : 131072;
+        longest = argc > 3 ? atoi(argv[3]) : 131072, steps = argc > 4 ? atoi(argv[4]) : 100;
     error_set_program(argv[0]);
     printf("Attention alone on %s: width %d, %d heads, batch 1, causal; medians of five.\n\n", gpu_device_name(), C,
            NH);
     printf("| attention | T | forward, ms | forward + backward, ms | device memory, MB |\n|---|---:|---:|---:|---:|\n");
     for (int i = 0; attention_gpu_registry[i]; i++)
         for (int part : parts) bench_passes(attention_gpu_registry[i], C, NH, longest / part);
-    printf("\nOne more token behind T - 1 others, one layer's attention alone; medians of five runs of 100 steps.\n\n");
+    printf("\nOne more token behind T - 1 others, one layer's attention alone; medians of five runs of %d steps.\n\n",
+           steps);
     printf("| attention | T | us per token | tokens per second | cache, MB |\n|---|---:|---:|---:|---:|\n");
     for (int i = 0; attention_gpu_registry[i]; i++)
-        for (int part : parts) bench_decode(attention_gpu_registry[i], C, NH, longest / part, 100);
+        for (int part : parts) bench_decode(attention_gpu_registry[i], C, NH, longest / part, steps);
     return 0;
 }

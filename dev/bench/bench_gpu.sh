@@ -83,6 +83,7 @@ layernorm_backward 65536 768
 linear_gelu 65536 768 3072
 classifier 2048 50257
 adamw 124000000
+gradient_norm 124000000
 embedding_backward 64 1024 768 50257
 attention_forward 1 softmax 4 1024 12 64
 attention_forward 2 softmax 4 1024 12 64
@@ -96,6 +97,12 @@ attention_backward 3 softmax 4 1024 12 64
 attention_backward 1 yat 4 1024 12 64
 attention_backward 2 yat 4 1024 12 64
 attention_backward 3 yat 4 1024 12 64
+attention_decode 1 softmax 1 1024 12 64
+attention_decode 2 softmax 1 1024 12 64
+attention_decode 3 softmax 1 1024 12 64
+attention_decode 1 yat 1 1024 12 64
+attention_decode 2 yat 1 1024 12 64
+attention_decode 3 yat 1 1024 12 64
 linear_attention 1 4 1024 12 64
 linear_attention 2 4 1024 12 64
 linear_attention 3 4 1024 12 64

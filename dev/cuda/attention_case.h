@@ -1,4 +1,4 @@
-// What attention_forward and attention_backward share: the command line, one random case on both sides, the comparison.
+// What attention_forward, attention_backward and attention_decode share: the command line, one random case on both sides, the comparison.
 #ifndef DEV_CUDA_ATTENTION_CASE_H
 #define DEV_CUDA_ATTENTION_CASE_H
 
@@ -150,6 +150,16 @@ __device__ static inline float dot_rows(const floatX *a, const floatX *b, int HS
     float sum = 0;
     for (int d = 0; d < HS; d++) sum += to_float(a[d]) * to_float(b[d]);
     return sum;
+}
+
+// A query's online state after one more pair.
+template <class Score> __device__ float fold_pair(float &level, float &total, float score, float &factor) {
+    float raised = raised_level<Score::normalizer>(level, score);
+    factor = raised == level ? 1.0f : relevel<Score::normalizer>(level, raised);
+    float weight = weight_of<Score::normalizer>(score, raised);
+    total = total * factor + weight;
+    level = raised;
+    return weight;
 }
 
 #endif

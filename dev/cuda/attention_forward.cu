@@ -15,16 +15,6 @@
 
 enum { VERSIONS = 3, QUERIES = 64, KEYS = 32 };
 
-// A query's online state after one more pair.
-template <class Score> __device__ float fold_pair(float &level, float &total, float score, float &factor) {
-    float raised = raised_level<Score::normalizer>(level, score);
-    factor = raised == level ? 1.0f : relevel<Score::normalizer>(level, raised);
-    float weight = weight_of<Score::normalizer>(score, raised);
-    total = total * factor + weight;
-    level = raised;
-    return weight;
-}
-
 // ---- version 1
 
 template <class Score> __global__ void attend_from_global(Attend a) {

@@ -60,6 +60,13 @@ void twin_head(double *losses, float *dhidden, float *dwte, const float *hidden,
     free(work);
 }
 
+double twin_gradient_norm(float *gradient, size_t count) {
+    Parameter parameter = {.gradient = gradient, .count = count};
+    GPT2 model = {.own = &parameter, .own_count = 1};
+    const char *bad;
+    return gpt2_gradient_norm(&model, &bad);
+}
+
 void twin_adamw(Parameter *parameter, const Settings *settings, int64_t step, double rate, double gradient_scale) {
     GPT2 model = {.updated = parameter, .updated_count = 1, .step = step};
     gpt2_update(&model, settings, rate, gradient_scale);

@@ -26,6 +26,7 @@ void twin_head(double *losses, float *dhidden, float *dwte, const float *hidden,
                float scale, int N, int C, int V, float beta);
 // A row of logits becomes its gradient; returns the loss.
 double twin_cross_entropy_row(float *logits, int target, float scale, int V);
+double twin_gradient_norm(float *gradient, size_t count);
 // AdamW's step number `step` (from 0) on one parameter with value, gradient and moments.
 void twin_adamw(Parameter *parameter, const Settings *settings, int64_t step, double rate, double gradient_scale);
 

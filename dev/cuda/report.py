@@ -95,11 +95,18 @@ def kernel_cell(arch, said, threads, dynamic):
                                              100 * share, "" if share == 1 else " (%s)" % limit)
 
 
+def spilling(kernels):
+    """Which of {kernel's name: {arch: what ptxas said}} keep registers in memory."""
+    return ["%s on sm_%s" % (name, arch) for name in sorted(kernels)
+            for arch, (_, spill, _) in sorted(kernels[name].items()) if spill]
+
+
 def kernel_table(out, args, build):
+    """Returns what spills."""
     sizes = [line.rsplit(" ", 2) for line in launch_sizes(args, build).splitlines()]
     out.append("| kernel | threads | " + " | ".join("sm_%s" % a for a in ARCHITECTURES) + " |")
     out.append("|---|---:|" + "---|" * len(ARCHITECTURES))
-    spilling = kernels = 0
+    kernels, spills = 0, []
     for source, found in compiled_kernels(args, build):
         out.append("| **%s** | |%s" % (source, " |" * len(ARCHITECTURES)))
         for name in sorted(found):
@@ -111,11 +118,12 @@ def kernel_table(out, args, build):
             if missing:
                 sys.exit("%s, %s build: ptxas said nothing of sm_%s; make cuda-report compiles for all" % (name, build, missing[0]))
             kernels += 1
-            spilling += sum(said[1] > 0 for said in found[name].values())
             cells = [kernel_cell(arch, found[name][arch], threads, dynamic) for arch in ARCHITECTURES]
             out.append("| `%s` | %d | %s |" % (name, threads, " | ".join(cells)))
+        spills += spilling(found)
     out += ["", "%d kernels for %d architectures each; kernels with spills, counted per architecture: %d." % (
-        kernels, len(ARCHITECTURES), spilling)]
+        kernels, len(ARCHITECTURES), len(spills))]
+    return spills
 
 
 def launch_sizes(args, build):
@@ -396,9 +404,10 @@ def main():
             "Registers, static and dynamic shared memory, and theoretical occupancy (resident threads as a share of the most; in "
             "brackets what limits them), with the threads and the memory of the launches; attend_cached_kernel's for heads of "
             "32 channels. Spills, of registers to memory, would stand in bold."]
+    spills = []
     for build in BUILDS:
         out += ["", "### The %s build" % build, ""]
-        kernel_table(out, args, build)
+        spills += kernel_table(out, args, build)
     out += ["", "## The attentions' kernels, one by one", "", "Embed 256, 8 heads, batch 1. cuBLAS's products move their operands once. Softmax is our own kernel, not cuDNN's. "
             "Variants with kernels of their own are at the end."]
     attention_kernels(out, args)
@@ -406,6 +415,8 @@ def main():
     with open(args.out, "w") as page:
         page.write("\n".join(out) + "\n")
     print("wrote %s" % args.out)
+    if spills:
+        sys.exit("registers are spilled to memory by %s" % ", ".join(spills))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,10 @@ class ReportTest(unittest.TestCase):
         self.assertIn("**spills 12 B**", report.kernel_cell("80", (40, 12, 1024), 256, 0))
         self.assertNotIn("spills", report.kernel_cell("80", (40, 0, 1024), 256, 0))
 
+    def test_spills_are_named(self):
+        kernels = {"add": {"90": (10, 0, 0), "80": (40, 12, 1024)}, "scale": {"80": (8, 0, 0)}}
+        self.assertEqual(report.spilling(kernels), ["add on sm_80"])
+
     def test_occupancy(self):  # as NVIDIA's calculator has it
         self.assertEqual(report.occupancy("80", 32, 0, 256), (1, "registers"))
         self.assertEqual(report.occupancy("80", 40, 0, 256), (0.75, "registers"))

@@ -7,7 +7,8 @@ CUDA_TEST_SOURCES    := $(filter-out $(CUDNN_TEST_SOURCE),$(wildcard core/test_*
 CUDA_LIBRARY_SOURCES := $(filter-out $(CUDA_TEST_SOURCES) $(CUDNN_TEST_SOURCE),$(wildcard core/*.cu attention/*.cu))
 CUDA_TESTS           := $(patsubst %.cu,%,$(notdir $(CUDA_TEST_SOURCES)))
 # The progressions from naive to shipped kernels, dev/cuda/*.cu; each version is checked: make test-cuda-cases.
-CUDA_CASES           := layernorm layernorm_backward linear_gelu classifier adamw embedding_backward attention_forward attention_backward linear_attention
+CUDA_CASES           := layernorm layernorm_backward linear_gelu classifier adamw gradient_norm embedding_backward \
+                        attention_forward attention_backward attention_decode linear_attention
 CUDA_CASE_PROGRAMS   := $(CUDA_CASES) traffic
 CUDACC               := dev/cuda_on_cpu/cudacc
 CUDACC_PARTS         := $(CUDACC) dev/cuda_on_cpu/rewrite_cuda.py $(wildcard dev/cuda_on_cpu/include/*.h dev/cuda_on_cpu/include/*/*.h)
@@ -30,6 +31,9 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUIL
 $(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2 $(BUILD)/cuda_on_cpu/$(1)$(2)/sample_gpt2: %: %.o \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
+$(BUILD)/cuda_on_cpu/$(1)$(2)/bench_gpu: $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/bench/bench_gpu.o \
+    $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 $(foreach case,$(CUDA_CASE_PROGRAMS),
 $(BUILD)/cuda_on_cpu/$(1)$(2)/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case).o $(CUDA_TWIN) \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
@@ -47,29 +51,35 @@ $(foreach program,test_parallel_gpu test_gpt2 train_gpt2 sample_gpt2 $(CUDA_CASE
 
 cuda_tests_of = $(if $(CUDA_HEADERS),$(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%)))
 CUDA_FAST_TESTS     := $(call cuda_tests_of,fast)
-# Trainer and sampler as programs, and the script that runs them.
-CUDA_FAST_PROGRAMS  := $(if $(CUDA_HEADERS),$(foreach precision,fast fast-bf16,$(foreach program,train_gpt2 sample_gpt2,$(BUILD)/cuda_on_cpu/$(precision)/$(program))))
-CUDA_FAST_SCRIPTS   := $(if $(CUDA_HEADERS),scripts/test_train_gpu.sh)
+# Trainer and sampler as programs, and the script that runs them (those of CUDA_MODE) beside the CPU's.
+cuda_programs_of     = $(if $(CUDA_HEADERS),$(foreach program,train_gpt2 sample_gpt2,\
+                       $(BUILD)/cuda_on_cpu/$(1)/$(program) $(BUILD)/cuda_on_cpu/$(1)-bf16/$(program)))
+CUDA_FAST_PROGRAMS  := $(call cuda_programs_of,fast)
+CUDA_SCRIPTS        := $(if $(CUDA_HEADERS),scripts/test_train_gpu.sh)
 CUDA_CHECK_TESTS    := $(call cuda_tests_of,check)
 CUDA_ASAN_TESTS     := $(call cuda_tests_of,asan)
 CUDA_VALGRIND_TESTS := $(call cuda_tests_of,valgrind)
 
-# Softmax attention through cuDNN's stand-in: the bf16 build with two objects of its own, where there are cuDNN's headers.
-CUDNN_DIRECTORY     := $(BUILD)/cuda_on_cpu/fast-cudnn
-CUDNN_OBJECTS       := $(CUDNN_DIRECTORY)/attention/softmax.o $(CUDNN_DIRECTORY)/attention/softmax_cudnn.o
-CUDNN_LINK           = $(CUDACC) --mode=fast -fopenmp $(filter %.o %.a,$^) $(LDLIBS) $(CONFIG_MPI_LIBS) -o $@
-$(CUDNN_DIRECTORY)/attention/%.o: attention/%.cu $(CUDACC_PARTS)
-	@mkdir -p $(@D)
-	$(CUDACC) --mode=fast $(CUDA_FLAGS) -DPRECISION_BF16 -DUSE_CUDNN -c $< -o $@
-$(CUDNN_DIRECTORY)/train_gpt2: $(BUILD)/cuda_on_cpu/fast-bf16/train_gpt2.o $(CUDNN_OBJECTS) \
-    $(BUILD)/cuda_on_cpu/fast-bf16/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
-	$(CUDNN_LINK)
-$(CUDNN_DIRECTORY)/test_softmax_gpu: $(CUDNN_DIRECTORY)/attention/test_softmax_gpu.o $(CUDNN_OBJECTS) \
-    $(BUILD)/cuda_on_cpu/fast-bf16/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
-	$(CUDNN_LINK)
+# Softmax attention through cuDNN's stand-in, in mode $(1): the bf16 build with two objects of its own, where there are
+# cuDNN's headers.
+define cudnn_rules
+$(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/%.o: attention/%.cu $(CUDACC_PARTS)
+	@mkdir -p $$(@D)
+	$(CUDACC) --mode=$(1) $(CUDA_FLAGS) -DPRECISION_BF16 -DUSE_CUDNN -c $$< -o $$@
+$(BUILD)/cuda_on_cpu/$(1)-cudnn/train_gpt2: $(BUILD)/cuda_on_cpu/$(1)-bf16/train_gpt2.o
+$(BUILD)/cuda_on_cpu/$(1)-cudnn/test_softmax_gpu: $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/test_softmax_gpu.o
+$(BUILD)/cuda_on_cpu/$(1)-cudnn/train_gpt2 $(BUILD)/cuda_on_cpu/$(1)-cudnn/test_softmax_gpu: \
+    $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/softmax.o $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/softmax_cudnn.o \
+    $(BUILD)/cuda_on_cpu/$(1)-bf16/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
+	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o,$$^) $$(filter %.a,$$^) $$(LDLIBS) $(CONFIG_MPI_LIBS) -o $$@
+endef
+$(foreach mode,fast check asan,$(eval $(call cudnn_rules,$(mode))))
 CUDNN_HEADER        := $(firstword $(foreach directory,$(CUDA_HEADERS),$(wildcard $(directory)/cudnn_graph.h)))
-CUDA_FAST_TESTS     += $(if $(CUDNN_HEADER),$(CUDNN_DIRECTORY)/test_softmax_gpu)
-CUDA_FAST_PROGRAMS  += $(if $(CUDNN_HEADER),$(CUDNN_DIRECTORY)/train_gpt2)
+with_cudnn           = $(if $(CUDNN_HEADER),$(BUILD)/cuda_on_cpu/$(1))
+CUDA_FAST_TESTS     += $(call with_cudnn,fast-cudnn/test_softmax_gpu)
+CUDA_CHECK_TESTS    += $(call with_cudnn,check-cudnn/test_softmax_gpu)
+CUDA_ASAN_TESTS     += $(call with_cudnn,asan-cudnn/test_softmax_gpu)
+CUDA_FAST_PROGRAMS  += $(call with_cudnn,fast-cudnn/train_gpt2)
 
 # ---- targets
 .PHONY: test-harness test-cuda test-cuda-cases test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy
@@ -78,12 +88,13 @@ test-harness: $(BUILD)/config.mk
 	@WITH_VALGRIND=1 scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
 test-cuda: $(CUDA_FAST_TESTS)
 	@scripts/run_tests.sh $^
-test-cuda-cases: $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
-	@scripts/run_tests.sh $^
-test-cuda-check: $(CUDA_CHECK_TESTS)
-	@scripts/run_tests.sh $^
-test-cuda-asan: $(CUDA_ASAN_TESTS)
-	@ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $^
+CUDA_CASE_TESTS     := $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
+test-cuda-cases: $(CUDA_CASE_TESTS) $(BUILD)/cuda_on_cpu/fast-bf16/bench_gpu $(CUDA_FAST_PROGRAMS)
+	@scripts/run_tests.sh $(CUDA_CASE_TESTS) dev/bench/test_bench_gpu.sh
+test-cuda-check: $(CUDA_CHECK_TESTS) $(call cuda_programs_of,check) $(PROGRAMS)
+	@CUDA_MODE=check scripts/run_tests.sh $(CUDA_CHECK_TESTS) $(CUDA_SCRIPTS)
+test-cuda-asan: $(CUDA_ASAN_TESTS) $(call cuda_programs_of,asan) $(PROGRAMS)
+	@CUDA_MODE=asan ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $(CUDA_ASAN_TESTS) $(CUDA_SCRIPTS)
 # Valgrind takes fifty times the time: of each program the tests that launch every kernel, with the smallest shapes
 # (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not know
 # is a failure (core/test.h).
@@ -97,8 +108,8 @@ valgrind_only_of = $(if $(VALGRIND_ALL),,$(or $(if $(findstring -bf16/,$(1)),$(V
 test-cuda-valgrind: $(CUDA_VALGRIND_TESTS)
 	@failed=0; $(foreach test,$(filter-out %/test_parallel_gpu,$^),TEST_ONLY="$(call valgrind_only_of,$(test))" \
 	    RUN_UNDER="valgrind --quiet --error-exitcode=99" scripts/run_tests.sh $(test) || failed=1;) exit $$failed
-test-cuda-lazy: $(CUDA_FAST_TESTS)
-	@CUDA_ON_CPU_LAZY=1 scripts/run_tests.sh $^
+test-cuda-lazy: $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(PROGRAMS)
+	@CUDA_ON_CPU_LAZY=1 scripts/run_tests.sh $(CUDA_FAST_TESTS) $(CUDA_SCRIPTS)
 # Ten orders of blocks, warps and lanes; the failing one's seed is printed.
 FIRST_SEED ?= 1
 test-cuda-schedules: $(CUDA_FAST_TESTS)

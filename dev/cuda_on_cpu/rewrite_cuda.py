@@ -284,20 +284,40 @@ def rewrite_shared(text):
 
 # ---- statuses thrown away
 
-STATEMENT_CALL = re.compile(r'(?:[;{}]|\)|\belse|\bdo)\s*(?:# [^\n]*\n\s*)*((?:cuda|cublas|cublasLt|cudnn|nccl)[A-Z]\w*)\s*\(')
+STATEMENT_CALL = re.compile(r'([;{},)]|\belse|\bdo)\s*(?:# [^\n]*\n\s*)*'
+                            r'((?:cuda|cublas|cublasLt|cudnn|nccl)[A-Z]\w*)\s*\(')
 NO_STATUS = re.compile(r'\w+(?:ErrorString|ErrorName|StatusString|StatusName|GetLastError|Version)')
 
 
+BLOCK_OPENING = re.compile(r'(?:[;{})\]:]|\belse|\bdo)\s*\{$')
+
+
+def is_in_statement(text, offset):
+    """Whether a comma there parts expressions of a statement, not arguments or the numbers of an initialiser."""
+    depth = 0
+    for i in range(offset - 1, -1, -1):
+        c = text[i]
+        if depth == 0 and c in OPENING:
+            return c == '{' and BLOCK_OPENING.search(text, max(0, i - 50), i + 1) is not None
+        if depth == 0 and c == ';':
+            return True
+        depth += (c in CLOSING) - (c in OPENING)
+    return False
+
+
 def refuse_unchecked(text):
-    """A call that is a whole statement loses its status. `(void)call(...)` says that this is meant."""
+    """A call that is a whole statement, or stands between a statement's commas, loses its status. `(void)call(...)`
+    says that this is meant."""
     for match in STATEMENT_CALL.finditer(text):
-        name = match.group(1)
-        is_discarded_openly = text[max(0, match.start(1) - 40):match.start(1)].rstrip().endswith('(void)')
-        if is_discarded_openly or NO_STATUS.fullmatch(name) or not is_users_text(text, match.start(1)):
+        name = match.group(2)
+        is_discarded_openly = text[max(0, match.start(2) - 40):match.start(2)].rstrip().endswith('(void)')
+        if is_discarded_openly or NO_STATUS.fullmatch(name) or not is_users_text(text, match.start(2)):
             continue
         end = after_bracket(text, match.end() - 1)
-        if text[end:end + 50].lstrip().startswith(';'):
-            raise SourceError(match.start(1), f'the status of {name} is not checked; check it, or write (void){name}(...)')
+        follower = text[end:end + 50].lstrip()[:1]
+        is_whole = follower == ';' and match.group(1) != ','
+        if is_whole or (follower in (';', ',') and is_in_statement(text, match.end(1))):
+            raise SourceError(match.start(2), f'the status of {name} is not checked; check it, or write (void){name}(...)')
 
 
 def is_users_text(text, offset):

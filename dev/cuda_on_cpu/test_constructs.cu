@@ -395,6 +395,18 @@ static void test_graphs() {
     cuda_check(cudaFree(others));
 }
 
+// ---- memory of both sides
+static void test_managed_memory() {
+    float *both;
+    cuda_check(cudaMallocManaged(&both, 100 * sizeof(float), cudaMemAttachGlobal));
+    for (int i = 0; i < 100; i++) both[i] = (float)i;
+    scale<float, 3><<<4, 32>>>(both, 100);
+    launch_check();
+    cuda_check(cudaDeviceSynchronize());
+    for (int i = 0; i < 100; i++) CHECK(both[i] == (float)(3 * i));
+    cuda_check(cudaFree(both));
+}
+
 // ---- errors and facts
 static void test_refused_launches_and_facts() {
     float *values = zeros<float>(4);
@@ -403,6 +415,8 @@ static void test_refused_launches_and_facts() {
     fill<<<dim3(1, 65536), 1>>>(values, 1, 4);
     CHECK(cudaPeekAtLastError() == cudaErrorInvalidConfiguration &&
           cudaGetLastError() == cudaErrorInvalidConfiguration);
+    fill<<<dim3(1, 1, 65536), 1>>>(values, 1, 4);
+    CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
     fill<<<0, 32>>>(values, 1, 4);
     CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
     fill<<<1, dim3(1, 1, 65)>>>(values, 1, 4);
@@ -434,6 +448,7 @@ int main() {
     RUN(test_tensor_cores);
     RUN(test_streams_and_events);
     RUN(test_graphs);
+    RUN(test_managed_memory);
     RUN(test_refused_launches_and_facts);
     return test_summary();
 }

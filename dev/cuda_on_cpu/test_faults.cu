@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
+#include <math.h>
 #include <mma.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,9 @@ __global__ void read_host_memory(float *out, const float *in) {
 __global__ void read_uninitialised(float *out, const float *in) {
     out[THREAD] = in[THREAD] * 2; // bug: read_uninitialised
 }
+__global__ void branch_on_uninitialised(float *out, const float *in) {
+    if (in[THREAD] > 0) out[THREAD] = 1; // bug: branch_on_uninitialised
+}
 __global__ void read_uninitialised_shared(float *out) {
     __shared__ float values[32];
     if (threadIdx.x < 31) values[threadIdx.x] = 1;
@@ -65,6 +69,15 @@ __global__ void no_syncwarp(float *out) {
     values[threadIdx.x] = 1;
     __shfl_sync(0xffffffffu, 1, 0);         // all have written, but a shuffle orders nothing
     out[THREAD] = values[31 - threadIdx.x]; // bug: no_syncwarp
+}
+__global__ void in_order_only(float *out) {         // right as long as threads happen to run one after the other
+    out[THREAD] = THREAD ? out[THREAD - 1] + 1 : 0; // bug: in_order_only
+}
+__global__ void lanes_disagree(float *out) {
+    out[0] = (float)threadIdx.x; // bug: lanes_disagree
+}
+__global__ void lanes_agree(float *out) { // no bug
+    out[blockIdx.x] = (float)blockIdx.x;
 }
 __global__ void no_atomic(float *out) {
     out[0] += 1; // bug: no_atomic
@@ -193,6 +206,21 @@ static int late_upload() { // from pageable memory, for a stream that does not w
     cudaMemcpyAsync(result, out, 128, cudaMemcpyDeviceToHost, stream);
     return result[0] != 7;
 }
+static int depends_on_order() {
+    in_order_only<<<2, 64>>>(out);
+    cudaMemcpy(host, out, 128 * sizeof(float), cudaMemcpyDeviceToHost);
+    return host[127] != 127;
+}
+// Memory that nobody wrote: a signalling NaN as it lies there, both as float and as bfloat16, and a NaN in every result.
+static int is_poisoned(const float *uninitialised) {
+    unsigned bits;
+    cudaMemcpy(&bits, uninitialised, sizeof bits, cudaMemcpyDeviceToHost);
+    bool signals = (bits & 0x7fc00000) == 0x7f800000 && bits & 0x3fffff && (bits & 0x7fc0) == 0x7f80 && bits & 0x3f;
+    read_uninitialised<<<1, 32>>>(out, uninitialised);
+    read_uninitialised_shared<<<1, 32>>>(out + 32);
+    cudaMemcpy(host, out, 64 * sizeof(float), cudaMemcpyDeviceToHost);
+    return signals && isnan(host[0]) && host[62] == 1 && isnan(host[63]);
+}
 static cublasStatus_t multiply(int n, int lda, const float *a, float *c) {
     float one = 1, zero = 0;
     return cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, lda, in, n, &zero, c, n);
@@ -225,10 +253,15 @@ int main(int argc, char **argv) {
         cudaMemcpy(host, out, 4, cudaMemcpyDeviceToHost);
         if (host[0] == 0) printf("zero\n");
     }
+    CASE("branch_on_uninitialised") branch_on_uninitialised<<<1, 32>>>(out, uninitialised);
+    CASE("poisoned") return is_poisoned(uninitialised) ? 99 : 0;
     CASE("read_uninitialised_shared") read_uninitialised_shared<<<1, 32>>>(out);
     CASE("no_barrier") no_barrier<<<2, 64>>>(out);
     CASE("no_barrier_before_reuse") no_barrier_before_reuse<<<1, 64>>>(out);
     CASE("no_syncwarp") no_syncwarp<<<1, 32>>>(out);
+    CASE("in_order_only") return depends_on_order() ? 99 : 0;
+    CASE("lanes_disagree") lanes_disagree<<<1, 2>>>(out);
+    CASE("lanes_agree") lanes_agree<<<2, 32>>>(out);
     CASE("no_atomic") no_atomic<<<2, 32>>>(out);
     CASE("no_fence") no_fence<<<4, 32>>>((unsigned *)in, in + 8, out);
     CASE("different_barriers") different_barriers<<<1, 32>>>(out);

@@ -139,12 +139,17 @@ in_kernel check "uninitialised" read_uninitialised_shared "block (0,0,0), thread
 in_kernel check "data race" no_barrier "block (0,0,0), thread ([0-9]*,0,0)"
 in_kernel check "data race" no_barrier_before_reuse "block (0,0,0), thread (0,0,0)"
 in_kernel check "data race" no_syncwarp "block (0,0,0), thread ([0-9]*,0,0)"
+in_kernel check "data race" in_order_only "block (0,0,0), thread (1,0,0)"
+in_kernel check "data race" lanes_disagree "block (0,0,0), thread (1,0,0)"
+unnoticed check lanes_agree
 in_kernel check "data race" no_atomic "block (0,0,0), thread (1,0,0)"
 in_kernel check "data race" no_fence "block (3,0,0), thread (0,0,0)"
 caught check host_reads_device "host access to device memory" "test_faults.cu:$(line_of host_reads_device)"
 caught check blas_uninitialised "uninitialised" "cublasSgemm"
 
 in_kernel asan "heap-buffer-overflow\|use-after-poison\|SEGV\|memory fault" write_past_end "block (12,0,0), thread (16,0,0)"
+in_kernel asan "use-after-poison" read_before_start "block (0,0,0), thread (0,0,0)"
+in_kernel asan "use-after-poison" use_freed "block (0,0,0), thread (0,0,0)"
 in_kernel asan "use-after-poison\|index 32 out of bounds" read_past_shared "block (0,0,0), thread (31,0,0)"
 in_kernel asan "use-after-poison" write_past_dynamic "block (0,0,0), thread (31,0,0)"
 case ${CXX:-g++} in
@@ -168,6 +173,7 @@ in_kernel fast "memory fault" read_host_memory "block (0,0,0), thread (0,0,0)"
 in_kernel fast "waits for lane 8 .* which waits at __syncthreads" warp_waits_at_barrier "block (0,0,0), thread (0,0,0)"
 caught fast much_static_shared "53248 bytes" "kernel much_static_shared, block (0,0,0), thread (0,0,0)"
 caught fast much_shared_in_all "4096 bytes static and 47104 dynamic" "kernel much_shared_in_all, block (0,0,0), thread (0,0,0)"
+caught fast poisoned
 caught fast copy_wrong_way "HostToDevice"
 caught fast copy_too_much "out of bounds"
 caught fast set_too_much "out of bounds"
@@ -182,10 +188,18 @@ environment=CUDA_ON_CPU_PROTECT=1 caught fast host_reads_device "host access to 
 environment=CUDA_ON_CPU_LAZY=1 caught fast stale_pinned
 environment=CUDA_ON_CPU_LAZY=1 caught fast no_event
 environment=CUDA_ON_CPU_LAZY=1 caught fast late_upload
+unnoticed fast in_order_only
+for seed in 1 2 3; do # a race shows in every schedule but the one that it relies on, and its seed is said
+    environment="CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=$seed" caught fast in_order_only "CUDA_ON_CPU_SEED=$seed"
+done
 unnoticed fast stale_pinned
 unnoticed fast late_upload
 caught fast second_device "a process works on one device"
-case $modes in *valgrind*) caught valgrind read_uninitialised "uninitialised" "test_faults.cu" ;; esac
+case $modes in
+*valgrind*)
+    caught valgrind read_uninitialised "uninitialised" "test_faults.cu"
+    in_kernel valgrind "uninitialised" branch_on_uninitialised "block (0,0,0), thread (0,0,0)" ;;
+esac
 
 # ---- mutants
 if python3 "$here/test_mutants.py" "$work/cuda_common_check.o" >"$work/log" 2>&1; then ok; else fail "test_mutants.py" "$work/log"; fi

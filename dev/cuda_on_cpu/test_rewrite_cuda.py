@@ -66,13 +66,19 @@ class Shared(unittest.TestCase):
 
 class Unchecked(unittest.TestCase):
     def test_statements_are_refused(self):
-        for statement in ['cudaFree(p);', 'if (p) cudaFree(p);', 'for (;;) cublasDestroy_v2(h);', 'ncclGroupStart();', 'cudnnCreate(&h);', 'if (a) b(); else cudaFree(p);']:
+        for statement in ['cudaFree(p);', 'if (p) cudaFree(p);', 'for (;;) cublasDestroy_v2(h);', 'ncclGroupStart();', 'cudnnCreate(&h);', 'if (a) b(); else cudaFree(p);',
+                          'cudaFree(p), q = 0;', 'if (p) cudaFree(p), q = 0;', 'if (p) q = 0, cudaFree(p);',
+                          'check(cudaFree(p)), cudaFree(q), r();',
+                          'auto g = [&] { q = 0, cudaFree(p); };', 'for (;; cudaFree(p), i++) {}']:
             with self.assertRaises(SourceError, msg=statement):
                 rewrite('void f() { ' + statement + ' }')
 
     def test_uses_are_allowed(self):
         for statement in ['check(cudaFree(p));', '(void)cudaFree(p);', 'cudaError_t e = cudaFree(p);', 'if (cudaFree(p) != cudaSuccess) stop();',
-                          'return cudaFree(p);', 'cudaGetLastError();', 'puts(cudaGetErrorString(e));', 'a = b ? cudaFree(p) : cudaFree(q);']:
+                          'return cudaFree(p);', 'cudaGetLastError();', 'puts(cudaGetErrorString(e));', 'a = b ? cudaFree(p) : cudaFree(q);',
+                          'check(a, cudaFree(p)), check(cudaFree(q), b);',
+                          'int e[] = {0, cudaFree(p), 1}, d = cudaFree(q);',
+                          'Pair pair{a, cudaFree(p)};', 'q = 0, (void)cudaFree(p);', 'g((int)cudaFree(p), 1);']:
             rewrite('int f() { ' + statement + ' }')
 
     def test_system_headers_may(self):

@@ -160,7 +160,33 @@ const char *space_of(const void *address) {
 }
 
 // ---- one access
-// Lanes of a warp that store to one address with one instruction: CUDA promises that one of them wins.
+// Lanes of a warp that store to one address with one instruction: CUDA promises that one of them wins, not which one. So
+// they have to store the same. An access is announced before it happens: what an earlier lane has stored is kept, and
+// compared when the next access is announced.
+struct SecondStore {
+    const void *address, *place;
+    size_t bytes; // 0: none
+    unsigned char first[16];
+    uint3 thread, block;
+} second_store;
+
+void note_second_store(const void *address, size_t bytes, const void *place) {
+    second_store = {address, place, bytes, {}, threadIdx, blockIdx};
+    const volatile unsigned char *byte = (const volatile unsigned char *)address; // memcpy would be announced itself
+    for (size_t i = 0; i < bytes; i++) second_store.first[i] = byte[i];
+}
+
+void judge_second_store() {
+    if (!second_store.bytes) return;
+    SecondStore second = second_store;
+    second_store.bytes = 0;
+    if (!memcmp(second.address, second.first, second.bytes)) return;
+    threadIdx = second.thread, blockIdx = second.block; // whose store it was, for the report
+    fault("data race", nowhere,
+          "write of %zu bytes of %s memory at %s, where another lane of the warp writes otherwise", second.bytes,
+          space_of(second.address), source_line((uintptr_t)second.place).c_str());
+}
+
 bool is_same_store(const Access &write, uint32_t write_place, AccessKind kind, uint32_t place, int thread) {
     return kind == AccessKind::write && write_place == place && write.segment >= block_segment &&
            (int)write.thread / 32 == thread / 32;
@@ -171,10 +197,12 @@ void judge_races(const Cell &cell, const void *address, size_t bytes, AccessKind
     int me = block.current;
     bool is_shared = is_shared_memory(address), atomic = kind == AccessKind::atomic;
     bool both_atomic = atomic && cell.write.atomic;
-    if (!both_atomic && !ordered_before_now(cell.write, me, is_shared) &&
-        !is_same_store(cell.write, cell.write_place, kind, offset, me))
-        report_race(address, bytes, kind, place, cell.write, cell.write_place,
-                    cell.write.atomic ? "atomic update" : "write");
+    if (!both_atomic && !ordered_before_now(cell.write, me, is_shared)) {
+        if (!is_same_store(cell.write, cell.write_place, kind, offset, me))
+            report_race(address, bytes, kind, place, cell.write, cell.write_place,
+                        cell.write.atomic ? "atomic update" : "write");
+        note_second_store(address, bytes, place);
+    }
     if (kind == AccessKind::read) return;
     if (!ordered_before_now(cell.read, me, is_shared))
         report_race(address, bytes, kind, place, cell.read, cell.read_place, "read");
@@ -214,6 +242,7 @@ void check_access(const void *address, size_t bytes, AccessKind kind, const void
         if (!host_may_touch_device_memory()) report("host access to device memory", address, bytes, kind, place);
         return;
     }
+    judge_second_store();
     int me = block.current;
     uint32_t offset = (uint32_t)((uintptr_t)place - program_start());
     if (kind == AccessKind::atomic) note_atomic(me);
@@ -287,6 +316,9 @@ void checker_block() {
     block_segment = ++segment;
     blocks.push_back({segment, blockIdx, 0, 0, {}, {}});
     block_has_acquired = false;
+}
+void checker_block_ended() {
+    judge_second_store();
 }
 void checker_barrier() {
     ++segment;

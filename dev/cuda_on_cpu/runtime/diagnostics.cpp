@@ -9,6 +9,10 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#ifdef CUDA_ON_CPU_VALGRIND
+#include <valgrind/valgrind.h>
+#endif
+
 namespace cuda_on_cpu {
 
 std::string running_thread() {
@@ -68,6 +72,20 @@ std::string source_line(uintptr_t return_address) {
     if (note != std::string::npos) result.resize(note);
     return result.empty() ? "?" : result;
 }
+
+// ---- valgrind's reports, with the thread added
+#ifdef CUDA_ON_CPU_VALGRIND
+static unsigned long valgrind_reports;
+void note_valgrind_reports() {
+    valgrind_reports = VALGRIND_COUNT_ERRORS;
+}
+void require_no_valgrind_reports() {
+    if (VALGRIND_COUNT_ERRORS > valgrind_reports) fault("valgrind", nowhere, "its report stands above");
+}
+#else
+void note_valgrind_reports() {}
+void require_no_valgrind_reports() {}
+#endif
 
 // ---- a memory fault that no instrumentation announced: guard pages, freed memory, the host in device memory
 static const char *what_was_touched(const void *address) {

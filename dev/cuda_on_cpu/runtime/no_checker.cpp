@@ -13,6 +13,7 @@ void checker_multiplies(const char *, const char *, double) {}
 void checker_copied(void *, const void *, size_t) {}
 void checker_launch() {}
 void checker_block() {}
+void checker_block_ended() {}
 void checker_barrier() {}
 void checker_warp_sync(int, unsigned) {}
 

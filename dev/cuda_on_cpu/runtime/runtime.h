@@ -39,6 +39,10 @@ constexpr Place nowhere = {nullptr, 0};
 // What is running, for messages: ", kernel K, block (x,y,z), thread (x,y,z)".
 std::string running_thread();
 std::string source_line(uintptr_t return_address); // file:line of the instruction before
+// Valgrind's reports know the line, but no block or thread. Whoever runs when their number grows is at fault: a grid notes
+// it as it begins, and every thread is asked when it stops. Without valgrind these do nothing.
+void note_valgrind_reports();
+void require_no_valgrind_reports();
 
 // ---- scheduler.cpp: one grid at a time, one block at a time, one fiber per thread
 struct GridInProgress {
@@ -122,6 +126,7 @@ void checker_multiplies(const char *call, const char *arithmetic, double operati
 void checker_copied(void *to, const void *from, size_t bytes);
 void checker_launch();
 void checker_block();
+void checker_block_ended();
 void checker_barrier();
 void checker_warp_sync(int warp, unsigned mask);
 

@@ -74,6 +74,7 @@ static void become(int thread) {
 }
 
 void wait_for_others() {
+    require_no_valgrind_reports();
     int me = block.current, next = next_thread();
     if (next < 0) report_deadlock();
     if (next != me) {
@@ -122,6 +123,7 @@ int block_barrier(BarrierVote vote, bool predicate, Place place) {
 
 // ---- a thread's life
 static void thread_returns() {
+    require_no_valgrind_reports();
     int me = block.current;
     threads[me].state = ThreadState::exited;
     block.alive--;
@@ -191,6 +193,7 @@ static void begin_grid(const void *kernel, const LaunchShape &shape) {
     }
     shared_memory_begin_grid(kernel);
     checker_launch();
+    note_valgrind_reports();
 }
 
 static std::vector<unsigned long> shuffled(unsigned long count) {
@@ -217,6 +220,7 @@ void run_grid(const char *name, const void *kernel, const LaunchShape &shape, Pl
                                                                    : i;
         begin_block(number, shape);
         run_block();
+        checker_block_ended();
     }
     running = {nullptr, nowhere};
     if (options().trace)

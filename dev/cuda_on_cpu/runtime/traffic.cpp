@@ -113,6 +113,7 @@ void memory_fence() {}
 void checker_allocated(const void *, size_t) {}
 void checker_freed(const void *, size_t) {}
 void checker_block() {}
+void checker_block_ended() {}
 void checker_barrier() {}
 void checker_warp_sync(int, unsigned) {}
 
