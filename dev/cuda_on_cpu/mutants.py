@@ -206,6 +206,7 @@ class Judge:
         self.programs, self.survey, self.options = programs, survey, options
         self.path = os.path.join(work, 'results.jsonl')
         self.lock = threading.Lock()
+        self.explained = set(read_equivalents())
         self.kills = collections.Counter()  # by (path of a mutant, run)
         self.known, self.last = {}, {}      # results by key; the newest entry for an identity
         for entry in read_lines(self.path):
@@ -218,7 +219,7 @@ class Judge:
 
     def runs_for(self, mutant):
         """The tests to try: what killed it before, then cheap ones that kill its neighbours; of each build not more than
-        the seconds allowed, but one at least."""
+        the seconds allowed, but one at least. The others follow where nothing explains why the mutant should survive."""
         runs = [run for run, reached in self.survey.reached.items() if mutant.number in reached]
         before = self.last.get(mutant.identity(), {}).get('run')
         runs.sort(key=lambda run: (list(run) != before, self.survey.seconds[run] / (1 + self.kills[mutant.path, run])))
@@ -227,7 +228,7 @@ class Judge:
             if not spent[run.build] or spent[run.build] + self.survey.seconds[run] <= self.options.seconds:
                 spent[run.build] += self.survey.seconds[run] + 1e-3
                 chosen.append(run)
-        return chosen
+        return chosen if mutant.identity() in self.explained else chosen + [run for run in runs if run not in chosen]
 
     def judge(self, mutant):
         """'killed', 'survived' or 'not reached', with the run and the reason."""
@@ -337,7 +338,7 @@ def parse_arguments():
     parser.add_argument('files', nargs='+')
     parser.add_argument('--test', required=True, help='names of test programs, separated by commas')
     parser.add_argument('--builds', default='fast,check,check-bf16,asan,asan-bf16', help='modes, with -bf16 or without')
-    parser.add_argument('--seconds', type=float, default=3, help='CPU time of the tests that a mutant gets in each build')
+    parser.add_argument('--seconds', type=float, default=3, help='CPU time of the tests that a mutant gets in each build, and of the longest test')
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--only', default='', help='only mutants whose name contains this')
     parser.add_argument('--trust', action='store_true', help='what was killed before a change of the tests stays killed')

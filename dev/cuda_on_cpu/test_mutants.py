@@ -69,6 +69,15 @@ class Mutants(unittest.TestCase):
         self.assertIn('out of bounds', self.reasons('index moved'))
         self.assertIn('wrong result', self.reasons('condition always true'))
 
+    def test_a_survivor_gets_every_test(self):
+        alive = [mutant for mutant, entry in self.entries if entry['result'] != 'killed'][0]
+        runs = [mutants.Run('check', 'test_mutants', name) for name in ('one', 'another', 'a_third')]
+        survey = argparse.Namespace(reached={run: {alive.number} for run in runs}, seconds=dict.fromkeys(runs, 1))
+        judge = mutants.Judge(self.directory.name, {}, survey, argparse.Namespace(seconds=2.5))
+        self.assertEqual(judge.runs_for(alive), runs)
+        judge.explained = {alive.identity()}
+        self.assertEqual(judge.runs_for(alive), runs[:2])
+
     def test_results_are_kept(self):
         again = mutants.Judge(self.directory.name, {}, self.survey, OPTIONS)
         self.assertEqual([again.judge(mutant) for mutant, _ in self.entries], [entry for _, entry in self.entries])
