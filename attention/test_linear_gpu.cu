@@ -394,7 +394,7 @@ static void test_odd_head_size(void) {
 static void compare_one_sequence_of_odd_chunks(int is_slay) {
     Shape shape = {1, 29, 1, 5, 13, 0};
     for (int v = 0; v < VARIANTS; v++)
-        if (!strcmp(variants[v].name, "slay") == is_slay) compare_with_twin(&variants[v], shape);
+        if ((strcmp(variants[v].name, "slay") == 0) == is_slay) compare_with_twin(&variants[v], shape);
 }
 static void test_one_sequence_of_odd_chunks(void) {
     compare_one_sequence_of_odd_chunks(0);
