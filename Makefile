@@ -20,7 +20,8 @@ ARCH     ?= native
 OPT      ?= -O3 -march=$(ARCH) -fno-math-errno -fno-trapping-math
 WARNINGS := -Wall -Wextra
 CFLAGS   := -std=gnu11 -g $(OPT) $(WARNINGS) $(CONFIG_CFLAGS) $(EXTRA_CFLAGS)
-LDLIBS   := $(CONFIG_LIBS) -lm $(EXTRA_LIBS)
+# MPI goes only into programs that call it.
+LDLIBS   := $(CONFIG_LIBS) -lm $(EXTRA_LIBS) -Wl,--as-needed $(CONFIG_MPI_LIBS) -Wl,--no-as-needed
 
 # ---- quick start
 ATTENTION ?= softmax
@@ -60,7 +61,6 @@ $(BUILD)/libslay_double.a: $(DOUBLE_OBJECTS)
 	ar rcs $@ $^
 
 # ---- programs
-train_gpt2 $(BUILD)/test_parallel: LDLIBS += $(CONFIG_MPI_LIBS)
 train_gpt2 sample_gpt2: %: $(BUILD)/float/%.o $(BUILD)/libslay.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 tokenize: $(BUILD)/float/dataloader/tokenize.o $(BUILD)/libslay.a

@@ -122,6 +122,18 @@ static void create_tiny(GPT2 *model, const Attention *attention, float dropout_s
     create_tiny_recomputing(model, attention, dropout_share, RECOMPUTE_NONE);
 }
 
+static MicroBatch whole_batch(const int *inputs, const int *targets, int B, int T, double scale) {
+    return (MicroBatch){
+        .inputs = inputs, .targets = targets, .B = B, .T = T, .is_first = 1, .is_last = 1, .scale = scale};
+}
+
+// Both passes; returns the sum of the losses.
+static double forward_backward(GPT2 *model, MicroBatch batch) {
+    gpt2_forward(model, &batch);
+    gpt2_backward(model, &batch);
+    return model->step_loss;
+}
+
 // All gradients of a model in one block, in the order of its parameters; free() it.
 static real *gradients_of(const GPT2 *model, size_t *count) {
     *count = 0;
@@ -351,35 +363,33 @@ static void head(void) {
 
 typedef struct {
     GPT2 *model;
-    int *inputs, *targets;
-    real scale;
-} Batch;
+    MicroBatch batch;
+} ModelLoss;
 
 // With the model's dropout, which is the same as long as the step is.
 static double model_loss(void *context) {
-    Batch *b = context;
-    gpt2_hidden(b->model, b->inputs, TINY_B, TINY_T, 1);
-    head_forward_backward(b->model->losses, NULL, NULL, b->model->acts.lnf, b->model->weights.wte, b->targets, 0,
-                          TINY_B * TINY_T, tiny.C, tiny.V, 0, b->model->head_work);
-    return b->scale * sum_losses(b->model->losses, TINY_B * TINY_T);
+    ModelLoss *l = context;
+    gpt2_hidden(l->model, &l->batch, 1);
+    head_forward_backward(l->model->losses, NULL, NULL, l->model->acts.lnf, l->model->weights.wte, l->batch.targets, 0,
+                          TINY_B * TINY_T, tiny.C, tiny.V, 0, l->model->head_work);
+    return l->batch.scale * sum_losses(l->model->losses, TINY_B * TINY_T);
 }
 
 static void model_gradients(const Attention *attention, float dropout_share) {
     GPT2 model;
-    Batch batch = {.model = &model, .scale = 0.25};
     create_tiny(&model, attention, dropout_share);
-    batch.inputs = random_tokens(TINY_B * TINY_T, tiny.V), batch.targets = random_tokens(TINY_B * TINY_T, tiny.V);
-    batch.targets[4] = -1;
-    model.step = 3;
-    gpt2_forward(&model, batch.inputs, batch.targets, TINY_B, TINY_T, batch.scale, 0);
-    gpt2_backward(&model, 0);
+    int *inputs = random_tokens(TINY_B * TINY_T, tiny.V), *targets = random_tokens(TINY_B * TINY_T, tiny.V);
+    targets[4] = -1;
+    ModelLoss loss = {.model = &model, .batch = whole_batch(inputs, targets, TINY_B, TINY_T, 0.25)};
+    loss.batch.step = 3;
+    forward_backward(&model, loss.batch);
     for (int i = 0; i < model.parameter_count; i++) {
         const Parameter *p = &model.parameters[i];
         char what[128];
         snprintf(what, sizeof what, "%s, dropout %g: %s", attention->name, (double)dropout_share, p->name);
-        check_gradient(what, model_loss, &batch, p->value, p->gradient, p->count, 1e-6);
+        check_gradient(what, model_loss, &loss, p->value, p->gradient, p->count, 1e-6);
     }
-    free(batch.inputs), free(batch.targets);
+    free(inputs), free(targets);
     gpt2_free(&model);
 }
 
@@ -452,9 +462,7 @@ static double fixture_step(GPT2 *model, const float *tokens, int step) {
     int inputs[FIXTURE_B * FIXTURE_T], targets[FIXTURE_B * FIXTURE_T];
     double scale = 1.0 / (FIXTURE_B * FIXTURE_T);
     fixture_batch(inputs, targets, tokens, step);
-    double loss = gpt2_forward(model, inputs, targets, FIXTURE_B, FIXTURE_T, (real)scale, 0);
-    gpt2_backward(model, 0);
-    return loss * scale;
+    return forward_backward(model, whole_batch(inputs, targets, FIXTURE_B, FIXTURE_T, scale)) * scale;
 }
 
 static void check_against(const GPT2 *model, const Safetensors *file, const char *prefix, int gradients, double bound) {
@@ -503,15 +511,12 @@ static void pytorch_ten_adamw_steps(void) {
                          .clip = (float)fixture_number(&file, "clip"),
                          .weight_decay = (float)fixture_number(&file, "weight_decay")};
     for (int step = 0; step < FIXTURE_STEPS; step++) {
-        const char *bad;
         CHECK_CLOSE(fixture_step(&model, tokens, step), losses[step], 3e-6 * losses[step]);
-        double norm = gpt2_gradient_norm(&model, &bad);
-        CHECK(bad == NULL);
-        CHECK_CLOSE(norm, norms[step], 1e-5 * norms[step]);
-        double clip = norm > settings.clip ? settings.clip / norm : 1;
-        gpt2_update(&model, &settings, (float)fixture_number(&file, "lr"), clip);
+        Update update = {step, (float)fixture_number(&file, "lr"), INFINITY, INFINITY};
+        StepOutcome outcome = gpt2_update(&model, &settings, &update);
+        CHECK(outcome.trouble == NULL);
+        CHECK_CLOSE(outcome.norm, norms[step], 1e-5 * norms[step]);
     }
-    CHECK(model.step == FIXTURE_STEPS);
     CHECK(norms[0] > settings.clip && norms[FIXTURE_STEPS - 1] < settings.clip); // the fixture has both kinds of step
     check_against(&model, &file, "final.", 0, 1e-5);
     free(tokens), free(losses), free(norms);
@@ -560,10 +565,10 @@ static real *accumulated_gradients(const Attention *attention, int rows_at_once,
     int *inputs = random_tokens(4 * TINY_T, tiny.V), *targets = random_tokens(4 * TINY_T, tiny.V);
     *loss = 0;
     for (int row = 0; row < 4; row += rows_at_once) {
-        model.first_row = row;
-        *loss += gpt2_forward(&model, inputs + row * TINY_T, targets + row * TINY_T, rows_at_once, TINY_T,
-                              (real)(1.0 / (4 * TINY_T)), row == 0 ? 0 : 1);
-        gpt2_backward(&model, row == 0 ? 0 : 1);
+        MicroBatch batch = whole_batch(inputs + row * TINY_T, targets + row * TINY_T, rows_at_once, TINY_T,
+                                       1.0 / (4 * TINY_T));
+        batch.first_row = row, batch.is_first = row == 0;
+        *loss = forward_backward(&model, batch);
     }
     real *gradients = gradients_of(&model, count);
     free(inputs), free(targets);
@@ -600,8 +605,7 @@ static void recomputing_changes_no_bit(void) {
         for (int level = 0; level < RECOMPUTE_LEVELS; level++) {
             GPT2 model;
             create_tiny_recomputing(&model, attention_registry[i], 0.2f, level);
-            gpt2_forward(&model, inputs, targets, 3, TINY_T, (real)0.05, 0);
-            gpt2_backward(&model, 0);
+            forward_backward(&model, whole_batch(inputs, targets, 3, TINY_T, 0.05));
             gradients[level] = gradients_of(&model, &count);
             bytes[level] = arena_bytes(&model.activation_arena);
             gpt2_free(&model);
@@ -625,13 +629,11 @@ static real *weights_after_training(int threads, size_t *count) {
     create_tiny(&model, attention_find("softmax"), 0.1f);
     streams_used = 2000;
     for (int step = 0; step < 5; step++) {
-        const char *bad;
         int *inputs = random_tokens(4 * TINY_T, tiny.V), *targets = random_tokens(4 * TINY_T, tiny.V);
-        gpt2_forward(&model, inputs, targets, 4, TINY_T, (real)(1.0 / (4 * TINY_T)), 0);
-        gpt2_backward(&model, 0);
-        double norm = gpt2_gradient_norm(&model, &bad);
+        forward_backward(&model, whole_batch(inputs, targets, 4, TINY_T, 1.0 / (4 * TINY_T)));
         settings.adam_eps = 1e-4f; // see the fixture's script
-        gpt2_update(&model, &settings, 1e-2, norm > 1 ? 1 / norm : 1);
+        Update update = {step, 1e-2, INFINITY, INFINITY};
+        gpt2_update(&model, &settings, &update);
         free(inputs), free(targets);
     }
     *count = 0;
@@ -719,10 +721,11 @@ static void check_causal(const Attention *attention) {
     double before[N];
     create_tiny(&model, attention, 0);
     int *inputs = random_tokens(N, tiny.V), *targets = random_tokens(N, tiny.V);
-    gpt2_evaluate(&model, inputs, targets, TINY_B, TINY_T);
+    MicroBatch batch = whole_batch(inputs, targets, TINY_B, TINY_T, 1);
+    gpt2_evaluate(&model, &batch);
     memcpy(before, model.losses, sizeof before);
     inputs[CHANGED] = (inputs[CHANGED] + 1) % tiny.V; // in row 0
-    gpt2_evaluate(&model, inputs, targets, TINY_B, TINY_T);
+    gpt2_evaluate(&model, &batch);
     for (int n = 0; n < N; n++) {
         int sees_it = n >= CHANGED && n < TINY_T;
         if (sees_it)
@@ -745,13 +748,10 @@ static void shorter_batches(void) {
     size_t count;
     create_tiny(&model, attention_find("softmax"), 0);
     int *inputs = random_tokens(4 * 12, tiny.V), *targets = random_tokens(4 * 12, tiny.V);
-    gpt2_forward(&model, inputs, targets, 1, 1, 1, 0);
-    gpt2_backward(&model, 0);
+    forward_backward(&model, whole_batch(inputs, targets, 1, 1, 1));
     real *fresh = gradients_of(&model, &count);
-    gpt2_forward(&model, inputs, targets, 4, 12, 1, 0);
-    gpt2_backward(&model, 0);
-    gpt2_forward(&model, inputs, targets, 1, 1, 1, 0);
-    gpt2_backward(&model, 0);
+    forward_backward(&model, whole_batch(inputs, targets, 4, 12, 1));
+    forward_backward(&model, whole_batch(inputs, targets, 1, 1, 1));
     real *after = gradients_of(&model, &count);
     check_same_bits("gradients", after, fresh, count);
     free(inputs), free(targets), free(fresh), free(after);
@@ -790,8 +790,7 @@ static void bad_gradients_are_named(void) {
     const char *bad;
     create_tiny(&model, attention_find("softmax"), 0);
     int *inputs = random_tokens(TINY_T, tiny.V), *targets = random_tokens(TINY_T, tiny.V);
-    gpt2_forward(&model, inputs, targets, 1, TINY_T, 1, 0);
-    gpt2_backward(&model, 0);
+    forward_backward(&model, whole_batch(inputs, targets, 1, TINY_T, 1));
     CHECK(isfinite(gpt2_gradient_norm(&model, &bad)) && !bad);
     model.dweights.layers[1].fc_bias[3] = (real)NAN;
     CHECK(isnan(gpt2_gradient_norm(&model, &bad)));
@@ -809,7 +808,8 @@ static void bad_gradients_are_named(void) {
 static real *forward_logits(GPT2 *model, const int *tokens, int T) {
     int C = model->config.C, V = model->config.V;
     real *logits = memory_allocate((size_t)T * (size_t)V, sizeof(real), "test logits");
-    gpt2_hidden(model, tokens, 1, T, 0);
+    MicroBatch batch = whole_batch(tokens, NULL, 1, T, 1);
+    gpt2_hidden(model, &batch, 0);
     matmul_nt(logits, model->acts.lnf, model->weights.wte, T, V, C, 0);
     return logits;
 }

@@ -1,10 +1,10 @@
 /*
-The CPU trainer: GPT-2's forward and backward pass and AdamW, in one file.
+The CPU trainer: GPT-2's forward and backward pass, AdamW and the training loop, in one file.
 
 Layers come first, each one's forward and backward side by side; then the model that strings them together; then the
-optimiser. The loop around them, which the GPU's trainer shares, is core/trainer.c. Conventions: outputs first, then inputs, then sizes; gradients are named `d` + the forward name;
-N = B*T rows. Weights are stored (in, out) as Hugging Face's GPT-2 stores them. `real` is float; the gradient tests
-compile this same file in double.
+optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d` + the
+forward name; N = B*T rows. Weights are stored (in, out) as Hugging Face's GPT-2 stores them. `real` is float; the gradient
+tests compile this same file in double.
 
 Weight gradients take `beta`: 0 overwrites (the first micro-batch of a step, so that no pass has to zero them), 1 adds.
 Sums over rows are cut into blocks of a fixed size, so that they give the same bits with any number of threads.
@@ -17,7 +17,8 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 #include "core/profile.h"
 #include "core/random.h"
 #include "core/sharing.h"
-#include "core/trainer.h"
+#include "core/threads.h"
+#include "core/training.h"
 #include "core/vector_math.h"
 
 #include <omp.h>
@@ -60,7 +61,7 @@ static void embedding_backward(real *dwte, real *dwpe, const real *dout, const i
 
 // out (C) = weight * (x - mean) * rstd + bias. Returns the row's mean; *rstd is 1 / its standard deviation.
 static real layernorm_forward_row(real *out, real *rstd, const real *x, const real *weight, const real *bias, int C) {
-    const real eps = (real)1e-5;
+    const real eps = (real)LAYER_NORM_EPSILON;
     real sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
     for (int c = 0; c < C; c++) sum += x[c];
@@ -316,9 +317,6 @@ typedef struct {     // scratch of backward: one set for all layers
     real *dbranch;   // (N,C): dresidual behind the dropout mask
 } BackwardScratch;
 
-// What memory there is: for decoding; gradients, activations and moments too; all but moments, which the ranks share.
-typedef enum { TRAINS_NOT, TRAINS, TRAINS_SHARING_MOMENTS } Trains;
-
 typedef struct {
     GPT2Config config;
     const Attention *attention;
@@ -332,8 +330,6 @@ typedef struct {
     Parameter *own, *updated; // parts of them whose norm this rank takes and that it updates; alone: all of them
     int own_count, updated_count;
     Sharing *sharing; // with the other ranks; NULL: alone
-    // Called by backward when the gradients of the parameters from `first` on are the step's final ones; NULL: nobody asks
-    void (*gradients_ready)(Sharing *sharing, int first);
     Weights weights, dweights;
     real **constants; // the attention's, per layer
     Activations acts;
@@ -344,11 +340,8 @@ typedef struct {
     Arena weight_arena, gradient_arena, moment_arena, constant_arena, activation_arena, scratch_arena;
     int trains; // Trains
 
-    int64_t step;      // of the optimiser, from 0
-    int64_t first_row; // of the micro-batch at hand within the step's batch
-    double step_loss;  // the sum over the step's micro-batches so far
-    int B, T;          // of the last forward pass
-    const int *inputs; // of the last forward pass
+    MicroBatch batch; // of the last forward pass
+    double step_loss; // the sum over the step's micro-batches so far
 } GPT2;
 
 static void plan_parameters(GPT2 *model) {
@@ -437,11 +430,12 @@ static void plan_scratch(GPT2 *model) {
     arena_plan(arena, &model->back.dbranch, model->dropout > 0 ? N * C : 0);
 }
 
-// Plans and allocates a model. attention_config.B and .T are the most rows and tokens per row of any forward pass; with
-// `trains` 0 there are only weights and the attention's scratch, for decoding. `recompute` is a level of --recompute.
-static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *attention,
-                        const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
-                        int recompute) {
+// Plans a model: what memory it needs is known before any is allocated. attention_config.B and .T are the most rows and
+// tokens per row of any forward pass; with TRAINS_NOT there are only weights and the attention's scratch, for decoding.
+// `recompute` is a level of --recompute.
+static void gpt2_plan(GPT2 *model, const GPT2Config *config, const Attention *attention,
+                      const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
+                      int recompute) {
     *model = (GPT2){.config = *config,
                     .attention = attention,
                     .attention_config = *attention_config,
@@ -455,7 +449,7 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *
                     .constant_arena = {.what = "attention constants"},
                     .activation_arena = {.what = "activations"},
                     .scratch_arena = {.what = "scratch"}};
-    size_t N = (size_t)attention_config->B * (size_t)attention_config->T, constant_count;
+    size_t constant_count;
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
     attention_constants(attention, attention_config, list, &constant_count);
     plan_parameters(model);
@@ -463,7 +457,14 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *
     if (trains) plan_activations(model), plan_scratch(model);
     model->constants = memory_allocate_zeroed((size_t)config->L, sizeof(real *), "the list of constants");
     for (int l = 0; l < config->L; l++) arena_plan(&model->constant_arena, &model->constants[l], constant_count);
-    model->losses = memory_allocate(N, sizeof(double), "the losses");
+}
+
+// Plans and allocates a model.
+static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *attention,
+                        const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
+                        int recompute) {
+    gpt2_plan(model, config, attention, attention_config, dropout_share, seed, trains, recompute);
+    model->losses = memory_allocate((size_t)attention_config->B * (size_t)attention_config->T, sizeof(double), "the losses");
     arena_allocate(&model->weight_arena);
     arena_allocate(&model->constant_arena);
     arena_allocate(&model->activation_arena);
@@ -495,13 +496,28 @@ static ModelTensors gpt2_tensors(const GPT2 *model) {
                           .constants = model->constants};
 }
 
-static uint64_t dropout_key(const GPT2 *model, int site) { // site 0: the embeddings; l + 1: layer l's attention output
-    return random_key(model->seed, "dropout", (uint64_t)model->step * (uint64_t)(model->config.L + 1) + (uint64_t)site);
+// The same in host memory: to be saved, when the first rank has all of it, or to be filled from a file. All ranks call it:
+// with ZeRO each has a part of the moments.
+static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
+    if (model->sharing) sharing_join_moments(model->sharing, purpose == HOST_TO_SAVE);
+    return gpt2_tensors(model);
+}
+
+// Ends what gpt2_to_host began; what was filled in is the model's from now on.
+static void gpt2_from_host(GPT2 *model, HostPurpose purpose) {
+    if (model->sharing) sharing_split_moments(model->sharing, purpose == HOST_TO_FILL);
+}
+
+// dropout of x (N,C) at one of the model's sites, with the share that is asked for; forward and backward
+static void dropout_at(const GPT2 *model, real *x, int site, float share) {
+    const MicroBatch *batch = &model->batch;
+    dropout(x, (size_t)(batch->B * batch->T), (size_t)model->config.C, (size_t)batch->first_row * (size_t)batch->T, share,
+            dropout_key(model->seed, batch->step, site, model->config.L));
 }
 
 static AttentionConfig attention_config_now(const GPT2 *model) {
     AttentionConfig config = model->attention_config;
-    config.B = model->B, config.T = model->T;
+    config.B = model->batch.B, config.T = model->batch.T;
     return config;
 }
 
@@ -510,7 +526,7 @@ static void layer_forward(GPT2 *model, int l, const real *x, float dropout_share
     const LayerWeights *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     AttentionConfig config = attention_config_now(model);
-    int N = model->B * model->T, C = model->config.C;
+    int N = model->batch.B * model->batch.T, C = model->config.C;
     layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, w->ln1_weight, w->ln1_bias, N, C);
     linear_forward(a->qkv, NULL, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C);
     profile_work(WORK_ATTENTION);
@@ -520,8 +536,7 @@ static void layer_forward(GPT2 *model, int l, const real *x, float dropout_share
         linear_forward(a->residual_mid, x, a->attention_out, w->proj_weight, w->proj_bias, N, C, C);
     } else {
         linear_forward(a->residual_mid, NULL, a->attention_out, w->proj_weight, w->proj_bias, N, C, C);
-        dropout(a->residual_mid, (size_t)N, (size_t)C, (size_t)model->first_row * (size_t)model->T, dropout_share,
-                dropout_key(model, l + 1));
+        dropout_at(model, a->residual_mid, l + 1, dropout_share);
 #pragma omp parallel for simd schedule(static)
         for (size_t i = 0; i < (size_t)N * (size_t)C; i++) a->residual_mid[i] += x[i];
     }
@@ -531,15 +546,14 @@ static void layer_forward(GPT2 *model, int l, const real *x, float dropout_share
     linear_forward(a->residual_out, a->residual_mid, a->fc_gelu, w->fcproj_weight, w->fcproj_bias, N, 4 * C, C);
 }
 
-// inputs (B,T) -> acts.lnf (B*T,C). `training` turns dropout on.
-static void gpt2_hidden(GPT2 *model, const int *inputs, int B, int T, int training) {
+// The batch's inputs (B,T) -> acts.lnf (B*T,C). `training` turns dropout on.
+static void gpt2_hidden(GPT2 *model, const MicroBatch *batch, int training) {
     Activations *acts = &model->acts;
-    int N = B * T, C = model->config.C;
+    int N = batch->B * batch->T, C = model->config.C;
     float dropout_share = training ? model->dropout : 0;
-    model->B = B, model->T = T, model->inputs = inputs;
-    embedding_forward(acts->embedded, inputs, model->weights.wte, model->weights.wpe, N, T, C);
-    dropout(acts->embedded, (size_t)N, (size_t)C, (size_t)model->first_row * (size_t)T, dropout_share,
-            dropout_key(model, 0));
+    model->batch = *batch;
+    embedding_forward(acts->embedded, batch->inputs, model->weights.wte, model->weights.wpe, N, batch->T, C);
+    dropout_at(model, acts->embedded, 0, dropout_share);
     const real *x = acts->embedded;
     for (int l = 0; l < model->config.L; l++) {
         layer_forward(model, l, x, dropout_share);
@@ -555,22 +569,25 @@ static double sum_losses(const double *losses, int N) {
     return sum;
 }
 
-// The sum of the losses over all targets (B,T) that are not negative, in nats.
-static double gpt2_evaluate(GPT2 *model, const int *inputs, const int *targets, int B, int T) {
-    gpt2_hidden(model, inputs, B, T, 0);
-    head_forward_backward(model->losses, NULL, NULL, model->acts.lnf, model->weights.wte, targets, 0, B * T,
+// The sum of the losses over all targets (B,T) that are not negative, in nats; without dropout.
+static double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
+    int N = batch->B * batch->T;
+    gpt2_hidden(model, batch, 0);
+    head_forward_backward(model->losses, NULL, NULL, model->acts.lnf, model->weights.wte, batch->targets, 0, N,
                           model->config.C, model->config.V, 0, model->head_work);
-    return sum_losses(model->losses, B * T);
+    return sum_losses(model->losses, N);
 }
 
 // Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to the
-// last hidden state in back.dhidden and the head's share of dwte. Returns the sum of the losses.
-static double gpt2_forward(GPT2 *model, const int *inputs, const int *targets, int B, int T, real scale, real beta) {
+// last hidden state in back.dhidden and the head's share of dwte. Adds to the step's loss.
+static void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
+    int N = batch->B * batch->T;
     profile_phase(PHASE_FORWARD);
-    gpt2_hidden(model, inputs, B, T, 1);
+    gpt2_hidden(model, batch, 1);
     head_forward_backward(model->losses, model->back.dhidden, model->dweights.wte, model->acts.lnf, model->weights.wte,
-                          targets, scale, B * T, model->config.C, model->config.V, beta, model->head_work);
-    return sum_losses(model->losses, B * T);
+                          batch->targets, (real)batch->scale, N, model->config.C, model->config.V,
+                          batch->is_first ? 0 : 1, model->head_work);
+    model->step_loss = (batch->is_first ? 0 : model->step_loss) + sum_losses(model->losses, N);
 }
 
 // Makes what --recompute did not keep again, by the same functions, so that the same bits come out. The last layer's
@@ -578,7 +595,7 @@ static double gpt2_forward(GPT2 *model, const int *inputs, const int *targets, i
 static void recompute_layer(GPT2 *model, int l, const real *x) {
     const LayerWeights *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
-    int N = model->B * model->T, C = model->config.C;
+    int N = model->batch.B * model->batch.T, C = model->config.C;
     if (model->recompute == RECOMPUTE_NONE || l == model->config.L - 1) return;
     if (model->recompute == RECOMPUTE_BLOCKS) {
         layer_forward(model, l, x, model->dropout);
@@ -596,7 +613,7 @@ static void layer_backward(GPT2 *model, int l, const real *x, real beta) {
     LayerActivations *a = &model->acts.layers[l];
     BackwardScratch *s = &model->back;
     AttentionConfig config = attention_config_now(model);
-    int N = model->B * model->T, C = model->config.C;
+    int N = model->batch.B * model->batch.T, C = model->config.C;
     recompute_layer(model, l, x);
     linear_backward(s->dwide, dw->fcproj_weight, dw->fcproj_bias, s->dresidual, a->fc_gelu, w->fcproj_weight, N, 4 * C,
                     C, beta);
@@ -607,8 +624,7 @@ static void layer_backward(GPT2 *model, int l, const real *x, real beta) {
     const real *dbranch = s->dresidual;
     if (model->dropout > 0) {
         memcpy(s->dbranch, s->dresidual, (size_t)N * (size_t)C * sizeof(real));
-        dropout(s->dbranch, (size_t)N, (size_t)C, (size_t)model->first_row * (size_t)model->T, model->dropout,
-                dropout_key(model, l + 1));
+        dropout_at(model, s->dbranch, l + 1, model->dropout);
         dbranch = s->dbranch;
     }
     linear_backward(s->dhidden, dw->proj_weight, dw->proj_bias, dbranch, a->attention_out, w->proj_weight, N, C, C,
@@ -621,10 +637,12 @@ static void layer_backward(GPT2 *model, int l, const real *x, real beta) {
                        w->ln1_weight, N, C, beta, model->layernorm_work);
 }
 
-// After gpt2_forward: the gradients of all weights. beta 0 overwrites them, beta 1 adds to them.
-static void gpt2_backward(GPT2 *model, real beta) {
+// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the others
+// add to them; after its last one each layer's go to the other ranks as soon as they are made.
+static void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
     Activations *acts = &model->acts;
-    int N = model->B * model->T, C = model->config.C, L = model->config.L;
+    const real beta = batch->is_first ? 0 : 1;
+    int N = model->batch.B * model->batch.T, C = model->config.C, L = model->config.L;
     profile_phase(PHASE_BACKWARD);
     memset(model->back.dresidual, 0, (size_t)N * (size_t)C * sizeof(real));
     if (beta == 0) memset(model->dweights.wpe, 0, (size_t)model->config.max_T * (size_t)C * sizeof(real));
@@ -633,11 +651,10 @@ static void gpt2_backward(GPT2 *model, real beta) {
                        model->weights.lnf_weight, N, C, beta, model->layernorm_work);
     for (int l = L - 1; l >= 0; l--) {
         layer_backward(model, l, l > 0 ? acts->layers[l - 1].residual_out : acts->embedded, beta);
-        if (model->gradients_ready) model->gradients_ready(model->sharing, 2 + l * LAYER_TENSORS);
+        if (model->sharing && batch->is_last) sharing_ready(model->sharing, 2 + l * LAYER_TENSORS);
     }
-    dropout(model->back.dresidual, (size_t)N, (size_t)C, (size_t)model->first_row * (size_t)model->T, model->dropout,
-            dropout_key(model, 0));
-    embedding_backward(model->dweights.wte, model->dweights.wpe, model->back.dresidual, model->inputs, N, model->T, C);
+    dropout_at(model, model->back.dresidual, 0, model->dropout);
+    embedding_backward(model->dweights.wte, model->dweights.wpe, model->back.dresidual, batch->inputs, N, batch->T, C);
 }
 
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
@@ -689,17 +706,18 @@ static double gpt2_gradient_norm(const GPT2 *model, const char **bad) {
     return sqrt(total);
 }
 
-// AdamW in one pass over weight, gradient and moments, the clip factor folded in; decay on matrices only.
-static void gpt2_update(GPT2 *model, const Settings *settings, double rate, double gradient_scale) {
-    profile_work(WORK_OPTIMIZER);
-    int64_t t = ++model->step;
+// AdamW's step number `step` (from 0) in one pass over weight, gradient and moments, the clip factor folded in; decay on
+// matrices only.
+static void adamw(Parameter *parameters, int count, const Settings *settings, int64_t step, double rate,
+                  double gradient_scale) {
+    const double t = (double)step + 1;
     const real beta1 = settings->beta1, beta2 = settings->beta2, eps = settings->adam_eps,
                g_scale = (real)gradient_scale;
-    const real step_size = (real)(rate / (1 - pow(settings->beta1, (double)t)));
-    const real v_scale = (real)(1 / (1 - pow(settings->beta2, (double)t)));
+    const real step_size = (real)(rate / (1 - pow(settings->beta1, t)));
+    const real v_scale = (real)(1 / (1 - pow(settings->beta2, t)));
 #pragma omp parallel
-    for (int i = 0; i < model->updated_count; i++) {
-        Parameter *p = &model->updated[i];
+    for (int i = 0; i < count; i++) {
+        Parameter *p = &parameters[i];
         real *value = p->value, *m = p->m, *v = p->v;
         const real *gradient = p->gradient, keep = p->rank == 2 ? (real)(1 - rate * settings->weight_decay) : 1;
 #pragma omp for simd schedule(static) nowait
@@ -722,7 +740,7 @@ static int all_finite(const real *x, size_t count) {
 // Where the numbers went bad first: walks the last forward pass in its order, then the gradients.
 static const char *gpt2_find_trouble(const GPT2 *model, const char *bad_gradient) {
     static char text[128];
-    size_t count = (size_t)(model->B * model->T) * (size_t)model->config.C;
+    size_t count = (size_t)(model->batch.B * model->batch.T) * (size_t)model->config.C;
     if (!all_finite(model->acts.embedded, count)) return "the embeddings";
     for (int l = 0; l < model->config.L; l++) {
         const LayerActivations *a = &model->acts.layers[l];
@@ -746,9 +764,63 @@ static const char *gpt2_find_trouble(const GPT2 *model, const char *bad_gradient
     return bad_gradient ? text : "the head";
 }
 
-#ifndef GPT2_MODEL_ONLY // sample_gpt2.c and test_gpt2.c take what is above
+// Clips the gradients to the norm settings->clip (0: not at all) and updates the weights, unless loss or norm are not finite
+// or above the update's limits: then the weights stay as they are.
+static StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Update *update) {
+    StepOutcome outcome = {.loss = model->step_loss};
+    const char *bad_gradient;
+    if (model->sharing) exchange_finish(model->sharing->exchange);
+    outcome.norm = gpt2_gradient_norm(model, &bad_gradient);
+    if (model->sharing) {
+        double sums[2] = {outcome.loss, outcome.norm * outcome.norm};
+        parallel_sum(sums, 2);
+        outcome.loss = sums[0], outcome.norm = sqrt(sums[1]);
+    }
+    if (!isfinite(outcome.loss) || !isfinite(outcome.norm)) {
+        outcome.in_forward = strcmp(gpt2_find_trouble(model, NULL), "the head") != 0;
+        outcome.trouble = gpt2_find_trouble(model, bad_gradient);
+        return outcome;
+    }
+    if (outcome.loss > update->most_loss || outcome.norm > update->most_norm) return outcome;
+    double clip = settings->clip > 0 && outcome.norm > settings->clip ? settings->clip / outcome.norm : 1;
+    adamw(model->updated, model->updated_count, settings, update->step, update->rate, clip);
+    if (model->sharing && model->sharing->zero) exchange_values(model->sharing->exchange);
+    return outcome;
+}
+
+#ifndef GPT2_MODEL_ONLY // sample_gpt2.c and the tests take what is above
 // ---------------------------------------------------------------------------------------------------------------------
-// What the training loop (core/trainer.c) asks of the model
+// The program
+
+// The memory plan of a model, as `print_start` shows it; text is "" or has room for `size` characters.
+static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
+    const Arena *arenas[] = {&model->weight_arena,     &model->gradient_arena, &model->moment_arena,
+                             &model->activation_arena, &model->scratch_arena,  &model->constant_arena};
+    uint64_t total = 0;
+    size_t used = 0;
+    for (int i = 0; i < 6; i++) {
+        uint64_t bytes = arena_bytes(arenas[i]);
+        total += bytes;
+        if (bytes && used < size)
+            used += (size_t)snprintf(text + used, size - used, "%s%s %.1f MB", used ? ", " : "", arenas[i]->what,
+                                     (double)bytes / 1e6);
+    }
+    return total;
+}
+
+static int trains_how(const Settings *settings) {
+    return parallel_ranks() > 1 && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS;
+}
+
+// Bytes on this machine, for training_check_memory: of all ranks that share it.
+static uint64_t planned_bytes(const Settings *settings, const Attention *attention, char *text, size_t size) {
+    GPT2 model;
+    gpt2_plan(&model, &settings->model, attention, &settings->attention_config, settings->dropout, 0,
+              trains_how(settings), settings->recompute);
+    uint64_t bytes = model_bytes(&model, text, size) * (uint64_t)parallel_local_ranks();
+    gpt2_free(&model);
+    return bytes;
+}
 
 // Each rank takes the norm of its own parts; with ZeRO it also updates only those.
 static void share_model(GPT2 *model, int zero) {
@@ -758,107 +830,56 @@ static void share_model(GPT2 *model, int zero) {
     if (zero) model->updated = model->own, model->updated_count = model->own_count;
 }
 
-static void *backend_create(const Settings *settings, const Attention *attention) {
-    GPT2 *model = memory_allocate(1, sizeof *model, "the model");
-    int shares = parallel_ranks() > 1;
-    gpt2_create(model, &settings->model, attention, &settings->attention_config, settings->dropout,
-                (uint64_t)settings->seed, shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS,
-                settings->recompute);
-    if (shares) share_model(model, settings->zero);
-    return model;
+static void create_model(GPT2 *model, const Training *training) {
+    const Settings *settings = &training->settings;
+    gpt2_create(model, &settings->model, training->attention, &settings->attention_config, settings->dropout,
+                (uint64_t)settings->seed, trains_how(settings), settings->recompute);
+    if (parallel_ranks() > 1) share_model(model, settings->zero);
 }
 
-static void backend_free(void *model) {
-    sharing_free(((GPT2 *)model)->sharing);
-    gpt2_free(model);
-    free(model);
-}
-
-static ModelTensors backend_tensors(void *model) {
-    return gpt2_tensors(model);
-}
-
-static void backend_gradients(void *backend_model, const MicroBatch *batch) {
-    GPT2 *model = backend_model;
-    real beta = batch->is_first ? 0 : 1;
-    model->step = batch->step, model->first_row = batch->first_row;
-    model->gradients_ready = model->sharing && batch->is_last ? sharing_ready : NULL;
-    double loss = gpt2_forward(model, batch->inputs, batch->targets, batch->B, batch->T, (real)batch->scale, beta);
-    gpt2_backward(model, beta);
-    model->step_loss = (batch->is_first ? 0 : model->step_loss) + loss;
-}
-
-static double backend_evaluate(void *model, const MicroBatch *batch) {
-    return gpt2_evaluate(model, batch->inputs, batch->targets, batch->B, batch->T);
-}
-
-static void outcome_of_all_ranks(StepOutcome *outcome) {
-    double sums[2] = {outcome->loss, outcome->norm * outcome->norm};
-    parallel_sum(sums, 2);
-    outcome->loss = sums[0], outcome->norm = sqrt(sums[1]);
-}
-
-static StepOutcome backend_update(void *backend_model, const Settings *settings, int64_t step, double rate) {
-    GPT2 *model = backend_model;
-    StepOutcome outcome = {.loss = model->step_loss};
-    if (model->sharing) exchange_finish(model->sharing->exchange);
-    outcome.norm = gpt2_gradient_norm(model, &outcome.bad);
-    if (model->sharing) outcome_of_all_ranks(&outcome);
-    model->step = step;
-    double clip = settings->clip > 0 && outcome.norm > settings->clip ? settings->clip / outcome.norm : 1;
-    if (!isfinite(outcome.loss) || !isfinite(outcome.norm)) return outcome;
-    gpt2_update(model, settings, rate, clip);
-    if (model->sharing && model->sharing->zero) exchange_values(model->sharing->exchange);
-    return outcome;
-}
-
-static void backend_join_moments(void *model, int fill) {
-    if (((GPT2 *)model)->sharing) sharing_join_moments(((GPT2 *)model)->sharing, fill);
-}
-
-static void backend_split_moments(void *model, int keep) {
-    if (((GPT2 *)model)->sharing) sharing_split_moments(((GPT2 *)model)->sharing, keep);
-}
-
-static const char *backend_find_trouble(void *model, const char *bad_gradient) {
-    return gpt2_find_trouble(model, bad_gradient);
-}
-
-static double backend_flops_per_token(const void *model) {
-    return gpt2_flops_per_token(model);
-}
-
-static void backend_print_memory(const void *backend_model) {
-    const GPT2 *model = backend_model;
-    const Arena *arenas[] = {&model->weight_arena,     &model->gradient_arena, &model->moment_arena,
-                             &model->activation_arena, &model->scratch_arena,  &model->constant_arena};
-    double total = 0;
-    printf("%-14s", "memory");
-    for (int i = 0; i < 6; i++) {
-        double megabytes = (double)arena_bytes(arenas[i]) / 1e6;
-        total += megabytes;
-        if (megabytes > 0) printf("%s %.1f MB, ", arenas[i]->what, megabytes);
-    }
-    printf("in all %.1f MB\n", total);
-}
-
-static const Backend cpu_backend = {.create = backend_create,
-                                    .free = backend_free,
-                                    .tensors = backend_tensors,
-                                    .gradients = backend_gradients,
-                                    .evaluate = backend_evaluate,
-                                    .update = backend_update,
-                                    .sums_over_ranks = 1,
-                                    .join_moments = backend_join_moments,
-                                    .split_moments = backend_split_moments,
-                                    .find_trouble = backend_find_trouble,
-                                    .flops_per_token = backend_flops_per_token,
-                                    .machine_gflops = matmul_measure_gflops,
-                                    .print_memory = backend_print_memory};
-
-#ifndef GPT2_BACKEND_ONLY // dev/cuda/gpt2_twin.c compares it with the GPU's
 int main(int argc, char **argv) {
-    return trainer_main(&cpu_backend, argc, argv);
+    static Training training;
+    GPT2 model;
+    ModelTensors tensors;
+    MicroBatch batch;
+    char memory[512];
+    threads_wait_politely(argv);
+    training_open(&training, argc, argv);
+    training_check_memory(&training, memory_machine_bytes(), planned_bytes);
+    create_model(&model, &training);
+    tensors = gpt2_to_host(&model, HOST_TO_FILL);
+    training_load(&training, &tensors);
+    gpt2_from_host(&model, HOST_TO_FILL);
+    Machine machine = {.gflops = matmul_measure_gflops(), .memory = memory};
+    machine.memory_bytes = model_bytes(&model, memory, sizeof memory);
+    training_begin(&training, gpt2_flops_per_token(&model), &machine);
+    for (;;) {
+        if (training_validates(&training)) {
+            double loss = 0;
+            while (training_next_validation(&training, &batch)) loss += gpt2_evaluate(&model, &batch);
+            training_end_validation(&training, loss);
+        }
+        if (training_rolls_back(&training)) {
+            tensors = gpt2_to_host(&model, HOST_TO_FILL);
+            training_roll_back(&training, &tensors);
+            gpt2_from_host(&model, HOST_TO_FILL);
+        }
+        if (training_saves(&training)) {
+            tensors = gpt2_to_host(&model, HOST_TO_SAVE);
+            training_save(&training, &tensors);
+            gpt2_from_host(&model, HOST_TO_SAVE);
+        }
+        if (!training_goes_on(&training)) break;
+        while (training_next_batch(&training, &batch)) {
+            gpt2_forward(&model, &batch);
+            gpt2_backward(&model, &batch);
+        }
+        if (training.failed) continue; // its data could not be read: no update, and the last save
+        StepOutcome outcome = gpt2_update(&model, &training.settings, &training.update);
+        training_end_step(&training, &outcome);
+    }
+    sharing_free(model.sharing);
+    gpt2_free(&model);
+    return training_end(&training);
 }
-#endif
 #endif

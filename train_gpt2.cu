@@ -1,10 +1,10 @@
 /*
-The GPU trainer: GPT-2's forward and backward pass and AdamW in CUDA, in the order and with the names of train_gpt2.c.
-Only dropout comes earlier, because LayerNorm's kernel has its mask in it.
+The GPU trainer: GPT-2's forward and backward pass, AdamW and the training loop in CUDA, in the order and with the names of
+train_gpt2.c. Only dropout comes earlier, because LayerNorm's kernel has its mask in it.
 
 Layers come first, each one's kernels for forward and backward side by side; then the model that strings them together;
-then the optimiser. The loop around them is core/trainer.c, as on the CPU. Conventions: outputs first, then inputs, then
-sizes; gradients are named `d` + the forward name; N = B*T rows. Weights are stored (in, out).
+then the optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d` +
+the forward name; N = B*T rows. Weights are stored (in, out).
 
 floatX, the type of weights and activations, is float or bf16 (core/cuda_common.h). Gradients of weights, master weights,
 moments, statistics and sums are float or double. All work goes to one stream; the host waits for it once per step.
@@ -27,7 +27,8 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 extern "C" {
 #include "core/memory.h"
 #include "core/random.h"
-#include "core/trainer.h"
+#include "core/threads.h"
+#include "core/training.h"
 }
 
 #include <float.h>
@@ -174,7 +175,7 @@ __global__ void layernorm_forward_kernel(floatX *out, float *mean, float *rstd, 
         Floats<WIDTH> number = load<WIDTH>(x + c);
         for (int j = 0; j < WIDTH; j++) squares += (number.at[j] - m) * (number.at[j] - m);
     }
-    float s = 1 / sqrtf(warp_sum(squares) / C + 1e-5f);
+    float s = 1 / sqrtf(warp_sum(squares) / C + (float)LAYER_NORM_EPSILON);
     for (int c = lane * WIDTH; c < C; c += WARP * WIDTH) {
         Floats<WIDTH> number = load<WIDTH>(x + c), w = load<WIDTH>(weight + c), b = load<WIDTH>(bias + c);
         for (int j = 0; j < WIDTH; j++) number.at[j] = (number.at[j] - m) * s * w.at[j] + b.at[j];
@@ -534,7 +535,7 @@ typedef struct {          // what a step comes to, worked out on the device
     double loss;          // the sum over the micro-batches so far
     double norm;          // of the gradients
     float gradient_scale; // the clip factor
-    int finite;           // loss and norm are
+    int taken;            // loss and norm are finite and not above their limits
 } StepState;
 
 enum { NORM_BLOCKS = 1024 }; // blocks, and parts, of a sum over all gradients
@@ -543,6 +544,9 @@ typedef struct { // a captured micro-batch
     int B, T, beta;
     cudaGraphExec_t graph;
 } CapturedBatch;
+
+// How the micro-batch at hand gets to the device: kernel by kernel; the same, and recorded; as a whole.
+typedef enum { GRAPH_NONE, GRAPH_CAPTURES, GRAPH_REPLAYS } GraphUse;
 
 typedef struct {
     GPT2Config config;
@@ -571,6 +575,8 @@ typedef struct {
     cudaStream_t stream;
     std::vector<CapturedBatch> captured;
     int use_graphs;
+    GraphUse graph_use;      // of the micro-batch at hand
+    CapturedBatch *captures; // the one it is captured in or replayed from
 
     ExchangeGPU *exchange; // with the other ranks; NULL: alone
     int sends;             // backward hands its gradients to them as it makes them
@@ -692,6 +698,30 @@ static ModelTensors gpt2_tensors(const GPT2 *model) {
     return tensors;
 }
 
+// The same in host memory: to be saved, when the first rank has all of it, or to be filled from a file. All ranks call it:
+// with ZeRO each has a part of the moments.
+static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
+    if (purpose == HOST_TO_SAVE) parameters_gpu_fetch(&model->parameters, model->stream);
+    return gpt2_tensors(model);
+}
+
+// Ends what gpt2_to_host began; what was filled in is the model's from now on.
+static void gpt2_from_host(GPT2 *model, HostPurpose purpose) {
+    if (purpose == HOST_TO_SAVE) return;
+    parameters_gpu_send(&model->parameters, model->stream);
+    model->rounded_for_step = -1;
+}
+
+static void gpt2_round_weights(GPT2 *model, int64_t step);
+static StepState gpt2_state(GPT2 *model);
+
+// Sends the micro-batch to the device, where the weights that it is to meet are rounded if they are not yet.
+static void begin_micro_batch(GPT2 *model, const MicroBatch *batch, int training) {
+    model->B = batch->B, model->T = batch->T;
+    batch_gpu_upload(&model->batch, batch, training, model->seed, model->stream);
+    gpt2_round_weights(model, batch->step);
+}
+
 // site 0: the embeddings; l + 1: layer l's attention output
 static Dropout dropout_at(const GPT2 *model, int site, float share) {
     return dropout_of(share, model->batch.device.dropout_keys + site, model->batch.device.first_token);
@@ -782,11 +812,48 @@ static void head(GPT2 *model, floatX *dhidden, float beta) {
     launch_check();
 }
 
+// The sum of the losses over all targets (B,T) that are not negative, in nats; without dropout.
+static double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
+    begin_micro_batch(model, batch, 0);
+    gpt2_hidden(model, 0);
+    head(model, NULL, 0);
+    return gpt2_state(model).loss;
+}
+
+// With --graphs forward and backward of a micro-batch are one CUDA graph, which spares the host hundreds of launches. The
+// first micro-batch of a shape is launched as it is, so that cuBLASLt's choices are made; during the second, forward begins
+// to capture and backward ends it; from the third on forward has nothing to do. NCCL's own stream stays out of graphs.
+static void choose_graph_use(GPT2 *model, int beta) {
+    model->graph_use = GRAPH_NONE;
+    if (!model->use_graphs || profiling || model->sends) return;
+    for (CapturedBatch &captured : model->captured) {
+        if (captured.B != model->B || captured.T != model->T || captured.beta != beta) continue;
+        model->captures = &captured;
+        model->graph_use = captured.graph ? GRAPH_REPLAYS : GRAPH_CAPTURES;
+        return;
+    }
+    model->captured.push_back({model->B, model->T, beta, NULL});
+}
+
+static void end_capture(GPT2 *model) {
+    cudaGraph_t graph;
+    cuda_check(cudaStreamEndCapture(model->stream, &graph));
+    cuda_check(cudaGraphInstantiate(&model->captures->graph, graph, 0));
+    cuda_check(cudaGraphDestroy(graph));
+}
+
 // Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to the
 // last hidden state in back.dhidden and the head's share of dwte, and adds to state->loss.
-static void gpt2_forward(GPT2 *model, float beta) {
+static void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
+    int beta = batch->is_first ? 0 : 1;
+    begin_micro_batch(model, batch, 1);
+    model->sends = model->exchange && batch->is_last;
+    choose_graph_use(model, beta);
+    if (model->graph_use == GRAPH_REPLAYS) return; // in backward
+    if (model->graph_use == GRAPH_CAPTURES)
+        cuda_check(cudaStreamBeginCapture(model->stream, cudaStreamCaptureModeThreadLocal));
     gpt2_hidden(model, 1);
-    head(model, model->back.dhidden, beta);
+    head(model, model->back.dhidden, (float)beta);
 }
 
 // Makes what --recompute did not keep again, by the same functions, so that the same bits come out. The last layer's
@@ -844,8 +911,8 @@ static void layer_backward(GPT2 *model, int l, float beta) {
     gradients_ready(model, l);
 }
 
-// After gpt2_forward: the gradients of all weights. beta 0 overwrites them, beta 1 adds to them.
-static void gpt2_backward(GPT2 *model, float beta) {
+// beta 0 overwrites the gradients, beta 1 adds to them.
+static void launch_backward(GPT2 *model, float beta) {
     Activations *acts = &model->acts;
     BackwardScratch *s = &model->back;
     profile_phase(PHASE_BACKWARD);
@@ -865,6 +932,14 @@ static void gpt2_backward(GPT2 *model, float beta) {
     embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs,
                        model->batch.device.by_token, N, model->T, C, model->config.V, stream);
     gradients_ready(model, STRETCH_WTE(L)), gradients_ready(model, STRETCH_WPE(L));
+}
+
+// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the others
+// add to them; after its last one each layer's go to the other ranks as soon as they are made.
+static void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
+    if (model->graph_use != GRAPH_REPLAYS) launch_backward(model, batch->is_first ? 0.0f : 1.0f);
+    if (model->graph_use == GRAPH_CAPTURES) end_capture(model);
+    if (model->graph_use != GRAPH_NONE) cuda_check(cudaGraphLaunch(model->captures->graph, model->stream));
 }
 
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
@@ -893,7 +968,8 @@ template <typename Number> __global__ void sum_squares_kernel(double *parts, con
 }
 
 // One block: the norm, and what follows from it.
-__global__ void finish_norm_kernel(StepState *state, const double *parts, int count, float clip) {
+__global__ void finish_norm_kernel(StepState *state, const double *parts, int count, float clip, double most_loss,
+                                   double most_norm) {
     double squares = 0;
     for (int b = (int)threadIdx.x; b < count; b += BLOCK) squares += parts[b];
     squares = block_sum(squares);
@@ -901,7 +977,7 @@ __global__ void finish_norm_kernel(StepState *state, const double *parts, int co
         double norm = sqrt(squares);
         state->norm = norm;
         state->gradient_scale = clip > 0 && norm > clip ? (float)(clip / norm) : 1;
-        state->finite = isfinite(norm) && isfinite(state->loss);
+        state->taken = isfinite(norm) && isfinite(state->loss) && state->loss <= most_loss && norm <= most_norm;
     }
 }
 
@@ -920,12 +996,13 @@ static unsigned sum_squares(GPT2 *model) {
     return used;
 }
 
-// The global norm of all gradients, the clip factor and whether loss and norm are finite, all left on the device. The gaps
+// The global norm of all gradients, the clip factor and whether the step is to be taken, all left on the device. The gaps
 // between the tensors are zeros. Without ZeRO each rank has all sums and comes to the same norm by itself.
-static void gpt2_gradient_norm(GPT2 *model, float clip) {
+static void gpt2_gradient_norm(GPT2 *model, float clip, double most_loss, double most_norm) {
     unsigned parts = sum_squares(model);
     if (model->trains == TRAINS_SHARING_MOMENTS) exchange_gpu_sum(model->exchange, model->norm_parts, parts);
-    finish_norm_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->norm_parts, (int)parts, clip);
+    finish_norm_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->norm_parts, (int)parts, clip,
+                                                      most_loss, most_norm);
     launch_check();
 }
 
@@ -957,14 +1034,14 @@ typedef struct {
 } AdamW;
 
 // AdamW in one pass over weight, gradient and moments, the clip factor folded in, and the layers' weights with it. When
-// the step is not finite, weights and moments stay. `first`: where the `count` numbers begin in the flat arrays.
+// the step is not taken, weights and moments stay. `first`: where the `count` numbers begin in the flat arrays.
 template <int WIDTH>
 __global__ void adamw_kernel(float *master, floatX *rounded, float *m, float *v, const float *gradients,
                              const StepState *state, AdamW adamw, uint64_t key, size_t first, size_t count) {
     size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
     for (size_t j = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < count; j += stride) {
         Floats<WIDTH> value = load<WIDTH>(master + j);
-        if (state->finite) {
+        if (state->taken) {
             Floats<WIDTH> gradient = load<WIDTH>(gradients + j), m_new = load<WIDTH>(m + j), v_new = load<WIDTH>(v + j);
             for (int k = 0; k < WIDTH; k++) {
                 float g = gradient.at[k] * state->gradient_scale;
@@ -996,16 +1073,17 @@ static void gather_weights(GPT2 *model) {
     model->rounded_for_step = -1;
 }
 
-// Decay on matrices only. The device decides by itself whether the step is taken (see gpt2_gradient_norm).
-static void gpt2_update(GPT2 *model, const Settings *settings, int64_t step, double rate) {
+// AdamW's step number `step` (from 0); decay on matrices only. The device decides by itself whether the step is taken (see
+// gpt2_gradient_norm).
+static void adamw(GPT2 *model, const Settings *settings, int64_t step, double rate) {
     int64_t t = step + 1;
-    AdamW adamw = {};
-    adamw.beta1 = settings->beta1, adamw.beta2 = settings->beta2, adamw.eps = settings->adam_eps;
-    adamw.step_size = (float)(rate / (1 - pow(settings->beta1, (double)t)));
-    adamw.v_scale = (float)(1 / (1 - pow(settings->beta2, (double)t)));
-    adamw.keep = (float)(1 - rate * settings->weight_decay);
+    AdamW factors = {};
+    factors.beta1 = settings->beta1, factors.beta2 = settings->beta2, factors.eps = settings->adam_eps;
+    factors.step_size = (float)(rate / (1 - pow(settings->beta1, (double)t)));
+    factors.v_scale = (float)(1 / (1 - pow(settings->beta2, (double)t)));
+    factors.keep = (float)(1 - rate * settings->weight_decay);
     for (int k = 0; k < model->parameters.updated_count; k++)
-        update_part(model, &model->parameters.updated[k], adamw, rounding_key(model, t));
+        update_part(model, &model->parameters.updated[k], factors, rounding_key(model, t));
     model->rounded_for_step = t;
     if (model->trains == TRAINS_SHARING_MOMENTS) gather_weights(model);
 }
@@ -1071,8 +1149,31 @@ static const char *gpt2_find_trouble(GPT2 *model, const char *bad_gradient) {
     return bad_gradient ? text : "the head";
 }
 
+// The gradients that are under way, and the loss.
+static void sum_over_ranks(GPT2 *model) {
+    NamedRange range("exchange", WORK_COMMUNICATION, model->stream);
+    exchange_gpu_finish(model->exchange);
+    exchange_gpu_sum(model->exchange, &model->state->loss, 1);
+}
+
+// Clips the gradients to the norm settings->clip (0: not at all) and updates the weights, unless loss or norm are not finite
+// or above the update's limits: then the weights stay as they are.
+static StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Update *update) {
+    if (model->exchange) sum_over_ranks(model);
+    NamedRange range("norm and AdamW", WORK_OPTIMIZER, model->stream);
+    gpt2_gradient_norm(model, settings->clip, update->most_loss, update->most_norm); // of the same sums on every rank
+    adamw(model, settings, update->step, update->rate);
+    StepState state = gpt2_state(model);
+    StepOutcome outcome = {};
+    outcome.loss = state.loss, outcome.norm = state.norm;
+    if (isfinite(outcome.loss) && isfinite(outcome.norm)) return outcome;
+    outcome.in_forward = strcmp(gpt2_find_trouble(model, NULL), "the head") != 0;
+    outcome.trouble = gpt2_find_trouble(model, gpt2_bad_gradient(model));
+    return outcome;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
-// What the training loop (core/trainer.c) asks of the model
+// The program
 
 // The attention's kernels; ends the program when there are none for this configuration.
 static const AttentionGPU *gpu_attention(const Attention *attention, const AttentionConfig *config) {
@@ -1084,11 +1185,11 @@ static const AttentionGPU *gpu_attention(const Attention *attention, const Atten
     return on_device;
 }
 
-static void *backend_create(const Settings *settings, const Attention *attention) {
+// A model for training. `model` is a GPT2 of zeros.
+static void create_model(GPT2 *model, const Settings *settings, const Attention *attention) {
     const AttentionGPU *on_device = gpu_attention(attention, &settings->attention_config);
     int shares = parallel_ranks() > 1;
     parallel_choose_device();
-    GPT2 *model = new GPT2();
     gpt2_create(model, &settings->model, on_device, &settings->attention_config, settings->dropout,
                 (uint64_t)settings->seed, shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS,
                 settings->recompute);
@@ -1101,133 +1202,77 @@ static void *backend_create(const Settings *settings, const Attention *attention
         warn("--graphs captures nothing: a rank's last micro-batch of a step sends its gradients and stays out of "
              "graphs, and there is only one");
     profiling = settings->profile;
-    return model;
 }
 
-static void backend_free(void *model) {
-    exchange_gpu_free(((GPT2 *)model)->exchange);
-    gpt2_free((GPT2 *)model);
-    delete (GPT2 *)model;
-}
-
-// Forward and backward of the micro-batch that was uploaded.
-static void launch_micro_batch(GPT2 *model, float beta) {
-    gpt2_forward(model, beta);
-    gpt2_backward(model, beta);
-}
-
-// The same as one CUDA graph, which spares the host hundreds of launches. The first micro-batch of a shape is launched as
-// it is, so that cuBLASLt's choices are made; the second is captured.
-static void launch_captured(GPT2 *model, int beta) {
-    for (CapturedBatch &captured : model->captured) {
-        if (captured.B != model->B || captured.T != model->T || captured.beta != beta) continue;
-        if (!captured.graph) {
-            cudaGraph_t graph;
-            cuda_check(cudaStreamBeginCapture(model->stream, cudaStreamCaptureModeThreadLocal));
-            launch_micro_batch(model, (float)beta);
-            cuda_check(cudaStreamEndCapture(model->stream, &graph));
-            cuda_check(cudaGraphInstantiate(&captured.graph, graph, 0));
-            cuda_check(cudaGraphDestroy(graph));
-        }
-        cuda_check(cudaGraphLaunch(captured.graph, model->stream));
-        return;
-    }
-    model->captured.push_back({model->B, model->T, beta, NULL});
-    launch_micro_batch(model, (float)beta);
-}
-
-static void begin_micro_batch(GPT2 *model, const MicroBatch *batch, int training) {
-    model->B = batch->B, model->T = batch->T;
-    batch_gpu_upload(&model->batch, batch, training, model->seed, model->stream);
-    gpt2_round_weights(model, batch->step);
-}
-
-static void backend_gradients(void *backend_model, const MicroBatch *batch) {
-    GPT2 *model = (GPT2 *)backend_model;
-    int beta = batch->is_first ? 0 : 1;
-    begin_micro_batch(model, batch, 1);
-    model->sends = model->exchange && batch->is_last;
-    if (model->use_graphs && !profiling && !model->sends) // NCCL's own stream stays out of graphs
-        launch_captured(model, beta);
-    else
-        launch_micro_batch(model, (float)beta);
-}
-
-// Without dropout.
-static double backend_evaluate(void *backend_model, const MicroBatch *batch) {
-    GPT2 *model = (GPT2 *)backend_model;
-    begin_micro_batch(model, batch, 0);
-    gpt2_hidden(model, 0);
-    head(model, NULL, 0);
-    return gpt2_state(model).loss;
-}
-
-// The gradients that are under way, and the loss.
-static void sum_over_ranks(GPT2 *model) {
-    NamedRange range("exchange", WORK_COMMUNICATION, model->stream);
-    exchange_gpu_finish(model->exchange);
-    exchange_gpu_sum(model->exchange, &model->state->loss, 1);
-}
-
-static StepOutcome backend_update(void *backend_model, const Settings *settings, int64_t step, double rate) {
-    GPT2 *model = (GPT2 *)backend_model;
-    if (model->exchange) sum_over_ranks(model);
-    NamedRange range("norm and AdamW", WORK_OPTIMIZER, model->stream);
-    gpt2_gradient_norm(model, settings->clip); // of the same sums on every rank
-    gpt2_update(model, settings, step, rate);
-    StepState state = gpt2_state(model);
-    return {state.loss, state.norm, state.finite ? NULL : gpt2_bad_gradient(model)};
-}
-
-static void backend_fetch(void *backend_model) {
-    GPT2 *model = (GPT2 *)backend_model;
-    parameters_gpu_fetch(&model->parameters, model->stream);
-}
-
-static void backend_send(void *backend_model) {
-    GPT2 *model = (GPT2 *)backend_model;
-    parameters_gpu_send(&model->parameters, model->stream);
-    model->rounded_for_step = -1;
-}
-
-static void backend_print_memory(const void *backend_model) {
-    const GPT2 *model = (const GPT2 *)backend_model;
+#ifndef GPT2_MODEL_ONLY // sample_gpt2.cu and the tests take what is above
+// The memory plan in words, and in bytes.
+static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
     const ParametersGPU *p = &model->parameters;
     const ArenaGPU *arenas[] = {&p->weight_arena,         &p->gradient_arena,    &p->moment_arena,
                                 &model->activation_arena, &model->scratch_arena, &p->constant_arena};
-    double products = (double)CUBLAS_WORKSPACE_BYTES / 1e6, batch = (double)model->batch.bytes / 1e6;
-    double total = products + batch;
-    printf("%-14scuBLAS %.1f MB, batch %.1f MB, ", "GPU memory", products, batch);
+    uint64_t total = CUBLAS_WORKSPACE_BYTES + model->batch.bytes;
+    size_t used = (size_t)snprintf(text, size, "cuBLAS %.1f MB, batch %.1f MB", (double)CUBLAS_WORKSPACE_BYTES / 1e6,
+                                   (double)model->batch.bytes / 1e6);
     for (const ArenaGPU *arena : arenas) {
-        double megabytes = (double)arena_gpu_bytes(arena) / 1e6;
-        total += megabytes;
-        if (megabytes > 0) printf("%s %.1f MB, ", arena->what, megabytes);
+        uint64_t bytes = arena_gpu_bytes(arena);
+        total += bytes;
+        if (bytes && used < size)
+            used += (size_t)snprintf(text + used, size - used, ", %s %.1f MB", arena->what, (double)bytes / 1e6);
     }
-    printf("in all %.1f MB\n", total);
-    if (model->attention->describe) {
-        char text[400];
-        model->attention->describe(&model->attention_config, text, sizeof text);
-        printf("%-14s%s\n", model->attention->cpu->name, text);
-    }
+    return total;
 }
 
-static Backend gpu_backend(void) {
-    Backend gpu = {};
-    gpu.create = backend_create, gpu.free = backend_free;
-    gpu.tensors = [](void *model) { return gpt2_tensors((GPT2 *)model); };
-    gpu.fetch = backend_fetch, gpu.send = backend_send;
-    gpu.gradients = backend_gradients, gpu.evaluate = backend_evaluate, gpu.update = backend_update;
-    gpu.sums_over_ranks = exchange_gpu_exists();
-    gpu.find_trouble = [](void *model, const char *bad) { return gpt2_find_trouble((GPT2 *)model, bad); };
-    gpu.flops_per_token = [](const void *model) { return gpt2_flops_per_token((const GPT2 *)model); };
-    gpu.machine_gflops = gpu_peak_gflops, gpu.device = gpu_device_name;
-    gpu.print_memory = backend_print_memory;
-    return gpu;
+// What the attention has to say of itself on the device.
+static const char *attention_notes(const GPT2 *model, char *text, size_t size) {
+    text[0] = 0;
+    if (model->attention->describe) model->attention->describe(&model->attention_config, text, size);
+    return text[0] ? text : NULL;
 }
 
-#ifndef GPT2_MODEL_ONLY // sample_gpt2.cu and test_gpt2.cu take what is above
 int main(int argc, char **argv) {
-    Backend gpu = gpu_backend();
-    return trainer_main(&gpu, argc, argv);
+    static Training training;
+    static GPT2 model;
+    ModelTensors tensors;
+    MicroBatch batch;
+    char memory[512], notes[400];
+    threads_wait_politely(argv);
+    training_open(&training, argc, argv);
+    if (parallel_ranks() > 1 && !exchange_gpu_exists())
+        die("started as one of %d processes, but built without NCCL; install it and make again", parallel_ranks());
+    create_model(&model, &training.settings, training.attention);
+    tensors = gpt2_to_host(&model, HOST_TO_FILL);
+    training_load(&training, &tensors);
+    gpt2_from_host(&model, HOST_TO_FILL);
+    Machine machine = {gpu_peak_gflops(), gpu_device_name(), memory, model_bytes(&model, memory, sizeof memory),
+                       attention_notes(&model, notes, sizeof notes)};
+    training_begin(&training, gpt2_flops_per_token(&model), &machine);
+    for (;;) {
+        if (training_validates(&training)) {
+            double loss = 0;
+            while (training_next_validation(&training, &batch)) loss += gpt2_evaluate(&model, &batch);
+            training_end_validation(&training, loss);
+        }
+        if (training_rolls_back(&training)) {
+            tensors = gpt2_to_host(&model, HOST_TO_FILL);
+            training_roll_back(&training, &tensors);
+            gpt2_from_host(&model, HOST_TO_FILL);
+        }
+        if (training_saves(&training)) {
+            tensors = gpt2_to_host(&model, HOST_TO_SAVE);
+            training_save(&training, &tensors);
+            gpt2_from_host(&model, HOST_TO_SAVE);
+        }
+        if (!training_goes_on(&training)) break;
+        while (training_next_batch(&training, &batch)) {
+            gpt2_forward(&model, &batch);
+            gpt2_backward(&model, &batch);
+        }
+        if (training.failed) continue; // its data could not be read: no update, and the last save
+        StepOutcome outcome = gpt2_update(&model, &training.settings, &training.update);
+        training_end_step(&training, &outcome);
+    }
+    exchange_gpu_free(model.exchange);
+    gpt2_free(&model);
+    return training_end(&training);
 }
 #endif

@@ -63,11 +63,6 @@ static void sort_rows_by_token(RowsByToken *lists, const int *tokens, int N, int
     for (int n = 0; n < N; n++) seen[tokens[n]] = 0;
 }
 
-// Site 0: the embeddings; l + 1: layer l's attention output.
-static uint64_t dropout_key(uint64_t seed, int64_t step, int site, int L) {
-    return random_key(seed, "dropout", (uint64_t)step * (uint64_t)(L + 1) + (uint64_t)site);
-}
-
 void batch_gpu_upload(BatchGPU *batch, const MicroBatch *from, int training, uint64_t seed, cudaStream_t stream) {
     BatchData *data = &batch->host;
     size_t N = (size_t)from->B * (size_t)from->T;

@@ -6,7 +6,7 @@
 #include "cuda_common.h"
 
 extern "C" {
-#include "trainer.h"
+#include "micro_batch.h"
 }
 
 // The rows of a micro-batch by their token: list u has the rows rows[starts[u] .. starts[u+1]-1], which all hold the same

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "checkpoint.h"
 #include "gpt2_config.h"
 #include "memory.h"
@@ -5,9 +6,11 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #define CONFIG_FILE    "config.json"
@@ -16,6 +19,7 @@
 #define STATE_FILE     "state.json"
 #define TOKENIZER_FILE "tokenizer.tiktoken"
 
+enum { TEMPORARY_PLACES = 9 };
 static const size_t JSON_BYTES_MAX = 16 << 20, TOKENIZER_BYTES_MAX = 256 << 20;
 
 // ---- names
@@ -65,6 +69,29 @@ int checkpoint_list(int64_t **steps, const char *run) {
         if (i == 0 || list[i] != list[i - 1]) list[kept++] = list[i];
     *steps = list;
     return (int)kept;
+}
+
+static int has_file(const char *directory, const char *name) {
+    char *path = path_join(directory, name);
+    int exists = file_exists(path);
+    free(path);
+    return exists;
+}
+
+static int rename_directory(const char *from, const char *to, Error *error) {
+    if (rename(from, to) == 0) return 0;
+    return error_set(error, "%.400s: cannot rename to %.400s: %s", from, to, strerror(errno));
+}
+
+int checkpoint_is(const char *path) {
+    return has_file(path, CONFIG_FILE);
+}
+
+int checkpoint_move(const char *run, int64_t step, const char *to, Error *error) {
+    char *from = checkpoint_path(run, step), *place = step_path(to, step, "");
+    int result = rename_directory(from, place, error);
+    free(from), free(place);
+    return result;
 }
 
 // ---- saving
@@ -175,11 +202,6 @@ static uint64_t contents_bytes(const CheckpointContents *contents) {
     return total;
 }
 
-static int rename_directory(const char *from, const char *to, Error *error) {
-    if (rename(from, to) == 0) return 0;
-    return error_set(error, "%.400s: cannot rename to %.400s: %s", from, to, strerror(errno));
-}
-
 static int remove_if_there(const char *path, Error *error) {
     return file_exists(path) ? directory_remove(path, error) : 0;
 }
@@ -195,14 +217,30 @@ static int install(const char *fresh, const char *final, const char *old, const 
         return -1;
     }
     if (directory_sync(run, error)) return -1;
-    return remove_if_there(old, error);
+    Error ignored; // the checkpoint is in its place; what is left of the one before goes with the next pruning
+    remove_if_there(old, &ignored);
+    return 0;
+}
+
+// A place to write a checkpoint in: step_N.tmp, or step_N.tmp2 and so on where what an earlier save left there cannot be
+// removed. Fresh memory; NULL when all are taken.
+static char *temporary_place(const char *run, int64_t step, Error *error) {
+    for (int number = 1; number <= TEMPORARY_PLACES; number++) {
+        char suffix[16] = ".tmp";
+        if (number > 1) snprintf(suffix, sizeof suffix, ".tmp%d", number);
+        char *path = step_path(run, step, suffix);
+        if (remove_if_there(path, error) == 0) return path;
+        free(path);
+    }
+    return NULL;
 }
 
 int checkpoint_save(const char *run, int64_t step, const CheckpointContents *contents, Error *error) {
     if (directory_create(run, error)) return -1;
-    char *fresh = step_path(run, step, ".tmp"), *final = step_path(run, step, ""), *old = step_path(run, step, ".old");
-    int failed = remove_if_there(fresh, error) || file_check_space(final, contents_bytes(contents), error) ||
-                 directory_create(fresh, error);
+    char *fresh = temporary_place(run, step, error);
+    if (!fresh) return -1;
+    char *final = step_path(run, step, ""), *old = step_path(run, step, ".old");
+    int failed = file_check_space(final, contents_bytes(contents), error) || directory_create(fresh, error);
     if (!failed && (write_contents(fresh, contents, error) || install(fresh, final, old, run, error))) {
         Error second;
         remove_if_there(fresh, &second);
@@ -214,58 +252,73 @@ int checkpoint_save(const char *run, int64_t step, const CheckpointContents *con
     return failed ? -1 : 0;
 }
 
+// Whether a directory holds nothing but plain files: what somebody else put there is not ours to remove.
+static int is_ours(const char *path) {
+    DIR *directory = opendir(path);
+    int ours = directory != NULL;
+    for (struct dirent *entry; ours && (entry = readdir(directory));) {
+        struct stat status;
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        ours = fstatat(dirfd(directory), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode);
+    }
+    if (directory) closedir(directory);
+    return ours;
+}
+
 // A checkpoint loses its name first, so that one half removed is never taken for a whole one.
 static int remove_checkpoint(const char *run, int64_t step, Error *error) {
-    char *path = checkpoint_path(run, step), *doomed = step_path(run, step, ".tmp");
-    int failed =
-        remove_if_there(doomed, error) || rename_directory(path, doomed, error) || directory_remove(doomed, error);
+    char *path = checkpoint_path(run, step), *doomed = NULL;
+    int failed = 0;
+    if (!is_ours(path))
+        failed = error_set(error, "%.700s: not removed: there is more in it than a checkpoint's files", path);
+    else if (!(doomed = temporary_place(run, step, error)))
+        failed = -1;
+    else
+        failed = rename_directory(path, doomed, error) || directory_remove(doomed, error);
     free(path);
     free(doomed);
     return failed ? -1 : 0;
 }
 
-// Removes step_*.tmp, and step_*.old where the step itself is there.
+// step_00001000.tmp, .tmp2, ...: what an interrupted save or removal left; and .old where the step itself is there.
+static int is_leftover(const char *run, const char *name) {
+    char step[64];
+    const char *suffix = strchr(name, '.');
+    if (!suffix || (size_t)(suffix - name) >= sizeof step) return 0;
+    snprintf(step, sizeof step, "%.*s", (int)(suffix - name), name);
+    if (step_of_name(step) < 0) return 0;
+    return strncmp(suffix, ".tmp", 4) == 0 || (strcmp(suffix, ".old") == 0 && has_file(run, step));
+}
+
+// Goes through all of them; the first failure is what is told.
 static int remove_leftovers(const char *run, Error *error) {
     DIR *directory = opendir(run);
     if (!directory) return error_set(error, "%.700s: cannot open the directory: %s", run, strerror(errno));
     int failed = 0;
-    for (struct dirent *entry; !failed && (entry = readdir(directory));) {
-        char name[64] = "";
-        size_t length = strlen(entry->d_name);
-        if (length < 4 || length >= sizeof name || strncmp(entry->d_name, "step_", 5) != 0) continue;
-        const char *suffix = entry->d_name + length - 4;
-        memcpy(name, entry->d_name, length - 4);
-        if (step_of_name(name) < 0) continue;
-        char *path = path_join(run, entry->d_name), *whole = path_join(run, name);
-        if (strcmp(suffix, ".tmp") == 0 || (strcmp(suffix, ".old") == 0 && file_exists(whole)))
-            failed = directory_remove(path, error);
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        Error here;
+        if (!is_leftover(run, entry->d_name)) continue;
+        char *path = path_join(run, entry->d_name);
+        if (directory_remove(path, &here) && !failed) failed = 1, *error = here;
         free(path);
-        free(whole);
     }
     closedir(directory);
     return failed;
 }
 
-int checkpoint_prune(const char *run, int keep_last, int64_t keep_every, Error *error) {
-    if (remove_leftovers(run, error)) return -1;
+int checkpoint_prune(const char *run, int64_t saved, int keep_last, int64_t keep_every, Error *error) {
     int64_t *steps = NULL;
-    int count = checkpoint_list(&steps, run), failed = 0;
-    for (int i = 0; i < count - keep_last && !failed; i++) {
-        if (keep_every > 0 && steps[i] % keep_every == 0) continue;
-        failed = remove_checkpoint(run, steps[i], error);
+    int failed = remove_leftovers(run, error), count = checkpoint_list(&steps, run);
+    for (int i = 0; i < count - keep_last; i++) {
+        Error here;
+        if (steps[i] == saved || (keep_every > 0 && steps[i] % keep_every == 0)) continue;
+        if (remove_checkpoint(run, steps[i], &here) && !failed) failed = 1, *error = here;
     }
     free(steps);
     return failed ? -1 : 0;
 }
 
 // ---- opening
-
-static int has_file(const char *directory, const char *name) {
-    char *path = path_join(directory, name);
-    int exists = file_exists(path);
-    free(path);
-    return exists;
-}
 
 // Reads DIRECTORY/NAME as a JSON object; `checksum` receives the XXH3 of its text.
 static int read_json(json_t **json, uint64_t *checksum, const char *directory, const char *name, Error *error) {

@@ -41,11 +41,18 @@ typedef struct { // an open checkpoint
 // Saves as RUN/step_%08d; an existing complete directory of that step is replaced.
 int checkpoint_save(const char *run, int64_t step, const CheckpointContents *contents, Error *error);
 
-// Removes old checkpoints of a run: keeps the newest `keep_last` and every one whose step is a multiple of
-// `keep_every` (0: none). Removes left-over temporary directories too.
-int checkpoint_prune(const char *run, int keep_last, int64_t keep_every, Error *error);
+// Removes old checkpoints of a run: keeps the newest `keep_last`, every one whose step is a multiple of `keep_every` (0:
+// none), the one just saved, and those that somebody else put something into. Removes left-over temporary directories too.
+// What cannot be removed stays, and the first of it is told.
+int checkpoint_prune(const char *run, int64_t saved, int keep_last, int64_t keep_every, Error *error);
+
+// Moves a checkpoint of `run` into the directory `to`, under its name.
+int checkpoint_move(const char *run, int64_t step, const char *to, Error *error);
 
 // ---- opening
+
+// Whether `path` is a checkpoint, and not a run with checkpoints in it.
+int checkpoint_is(const char *path);
 
 // Opens one checkpoint directory: headers validated, and with `verify` all checksums.
 int checkpoint_open(Checkpoint *checkpoint, const char *path, int verify, Error *error);

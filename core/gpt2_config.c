@@ -4,8 +4,6 @@
 #include <stddef.h>
 #include <string.h>
 
-static const double LAYER_NORM_EPSILON = 1e-5;
-
 // The sizes, with limits far above any GPT-2 and low enough that products of three fit 64 bits.
 static const struct {
     const char *key;

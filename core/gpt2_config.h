@@ -7,6 +7,9 @@
 #include <jansson.h>
 #include <stdint.h>
 
+// Of every LayerNorm: GPT-2's own.
+#define LAYER_NORM_EPSILON 1e-5
+
 typedef struct {
     int max_T; // n_positions: the longest context
     int V;     // vocab_size

@@ -32,6 +32,11 @@ typedef struct { // what of a model goes into files
     real **constants; // the attention's, per layer
 } ModelTensors;
 
+// What memory a model has: for decoding; gradients, activations and moments too; all but moments, which the ranks share.
+typedef enum { TRAINS_NOT, TRAINS, TRAINS_SHARING_MOMENTS } Trains;
+// What a model's tensors are wanted in host memory for.
+typedef enum { HOST_TO_SAVE, HOST_TO_FILL } HostPurpose;
+
 // The list with names and shapes, without memory for the numbers; free() it.
 Parameter *gpt2_list_parameters(const GPT2Config *config, int *count);
 

@@ -2,10 +2,12 @@
 #include "memory.h"
 #include "error.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
@@ -82,6 +84,28 @@ int size_add(uint64_t a, uint64_t b, uint64_t *result) {
     if (__builtin_add_overflow(a, b, &sum)) return -1;
     *result = sum;
     return 0;
+}
+
+// A number in one of the files in which control groups state their limits; "max" and a missing file are no limit.
+static uint64_t limit_in_file(const char *path) {
+    unsigned long long limit = UINT64_MAX;
+    FILE *file = fopen(path, "r");
+    if (!file) return UINT64_MAX;
+    if (fscanf(file, "%llu", &limit) != 1) limit = UINT64_MAX;
+    fclose(file);
+    return limit;
+}
+
+uint64_t memory_machine_bytes(void) {
+    struct rlimit address_space;
+    uint64_t limits[] = {(uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
+                         limit_in_file("/sys/fs/cgroup/memory.max"),
+                         limit_in_file("/sys/fs/cgroup/memory/memory.limit_in_bytes"), UINT64_MAX};
+    if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY)
+        limits[3] = address_space.rlim_cur;
+    uint64_t least = limits[0];
+    for (int i = 1; i < 4; i++) least = limits[i] < least ? limits[i] : least;
+    return least;
 }
 
 size_t memory_peak_bytes(void) {

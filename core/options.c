@@ -216,6 +216,12 @@ static int is_option_word(const char *word) {
     return word[0] == '-' && word[1] && !isdigit((unsigned char)word[1]) && word[1] != '.';
 }
 
+int options_ask_for_help(int argc, char **argv) {
+    for (int at = 1; at < argc && strcmp(argv[at], "--"); at++)
+        if (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h")) return 1;
+    return 0;
+}
+
 int options_parse(Options *options, int argc, char **argv, const char **positionals, int max_positionals,
                   int *n_positionals, Error *error) {
     int count = 0, only_positionals = 0;

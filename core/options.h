@@ -46,6 +46,9 @@ void options_add(Options *options, const Option *items, int count);
 int options_parse(Options *options, int argc, char **argv, const char **positionals, int max_positionals,
                   int *n_positionals, Error *error);
 
+// Whether --help or -h is among the words, before a --.
+int options_ask_for_help(int argc, char **argv);
+
 // One value from text, with the same checks; used by parsing and by options_from_json.
 int option_set(Option *option, const char *text, Error *error);
 void option_print_value(const Option *option, char *text, size_t size);

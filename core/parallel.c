@@ -50,6 +50,10 @@ int parallel_local_rank(void) {
     return place.local_rank;
 }
 
+int parallel_local_ranks(void) {
+    return place.local_ranks;
+}
+
 int parallel_threads(void) {
     if (getenv("OMP_NUM_THREADS")) return omp_get_max_threads();
     int threads = omp_get_num_procs() / place.sharers;

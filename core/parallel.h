@@ -25,6 +25,7 @@ void parallel_end(void);
 int parallel_rank(void);
 int parallel_ranks(void);
 int parallel_local_rank(void); // among the ranks on this machine
+int parallel_local_ranks(void);
 // CPU threads for this rank: the cores it may use, divided by the ranks that may use the same ones.
 int parallel_threads(void);
 

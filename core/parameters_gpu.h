@@ -15,8 +15,6 @@ extern "C" {
 #include "partition.h"
 }
 
-enum { TRAINS = 1, TRAINS_SHARING_MOMENTS }; // with ZeRO a rank has the moments of what it updates itself
-
 typedef struct {   // numbers that this rank updates
     Range range;   // in the flat arrays
     size_t moment; // where their moments begin in m and v
@@ -35,7 +33,7 @@ typedef struct {
     size_t moment_numbers; // of m and of v: as many as there are, or with ZeRO those of this rank's parts
     float *master, *gradients, *m, *v;
     floatX *rounded; // the weights that the layers read; in fp32 the master weights themselves
-    int trains;      // gradients and moments exist: 0, TRAINS or TRAINS_SHARING_MOMENTS
+    int trains;      // Trains: whether gradients and moments exist; with ZeRO the moments of what this rank updates
 
     real **host_constants; // the attention's, per layer
     float **constants;

@@ -1,4 +1,5 @@
 #include "settings.h"
+#include "spikes.h"
 
 #include <limits.h>
 #include <string.h>
@@ -32,9 +33,12 @@ Settings settings_default(void) {
         .weight_decay = 0.1f,
         .clip = 1.0f,
         .seed = 1337,
+        .nan_limit = 10,
+        .spike_window = 128,
         .val_every = 100,
         .val_tokens = 32768,
         .save_every = 500,
+        .save_wait = 300,
         .keep_last = 2,
     };
 }
@@ -60,7 +64,10 @@ static void add_data_options(Options *options, Settings *settings) {
         SETTING("run", "seed", 0, OPTION_LONG, seed, 0, 9e15, NULL, "of everything random: weights, data order, dropout, features"),
         SETTING("run", "threads", 0, OPTION_INT, threads, 0, 4096, NULL, "CPU threads; 0: all cores"),
         SETTING("run", "zero", 0, OPTION_INT, zero, 0, 1, NULL, "many processes: 1 spreads AdamW's moments over them (ZeRO stage 1)"),
-        SETTING("run", "on-nan", 0, OPTION_CHOICE, on_nan, 0, 0, "stop|skip", "when loss or gradient is not finite"),
+        SETTING("run", "on-nan", 0, OPTION_CHOICE, on_nan, 0, 0, "stop|skip|rollback", "when loss or gradient is not finite: save and stop; go on without the step; back to the last checkpoint, at half the rate"),
+        SETTING("run", "nan-limit", 0, OPTION_INT, nan_limit, 1, 1e6, NULL, "skipped steps in a row, or rollbacks in all, before the run gives up"),
+        SETTING("run", "spike", 0, OPTION_FLOAT, spike, 0, 1e6, NULL, "a loss or norm so many standard deviations above the last ones' mean counts as not finite; 0: none does"),
+        SETTING("run", "spike-window", 0, OPTION_INT, spike_window, SPIKE_LEAST, SPIKE_WINDOW_MAX, NULL, "steps that these are taken over"),
     };
     options_add(options, items, sizeof items / sizeof *items);
 }
@@ -105,6 +112,7 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("reporting", "val-every", 'v', OPTION_LONG, val_every, 0, 1e12, NULL, "steps between validations; 0: only at the end"),
         SETTING("reporting", "val-tokens", 0, OPTION_LONG, val_tokens, 1, 1e15, NULL, "tokens of the fixed validation set, from its start"),
         SETTING("reporting", "save-every", 's', OPTION_LONG, save_every, 0, 1e12, NULL, "steps between checkpoints; 0: only at the end"),
+        SETTING("reporting", "save-wait", 0, OPTION_INT, save_wait, 0, 1e6, NULL, "seconds that the last save waits for space before the run fails"),
         SETTING("reporting", "keep", 0, OPTION_INT, keep_last, 1, 1 << 20, NULL, "newest checkpoints to keep"),
         SETTING("reporting", "keep-every", 0, OPTION_LONG, keep_every, 0, 1e12, NULL, "keep those of every N-th step too; 0: none"),
         SETTING("reporting", "profile", 0, OPTION_FLAG, profile, 0, 1, NULL, "at the end, a table of where the time went"),
@@ -137,7 +145,31 @@ static void apply_preset(Settings *settings) {
     if (!model->NH) model->NH = presets[settings->preset].NH;
     if (!model->C) model->C = presets[settings->preset].C;
     if (!model->max_T) model->max_T = presets[settings->preset].context;
-    if (!model->V) model->V = GPT2_VOCABULARY;
+}
+
+void settings_apply_given_preset(Settings *settings, Options *options) {
+    if (options_find(options, "model")->given) apply_preset(settings);
+}
+
+const char *settings_preset_name(int preset) {
+    return presets[preset].name;
+}
+
+void settings_use_preset(Settings *settings, int preset) {
+    AttentionConfig *attention = &settings->attention_config;
+    settings->model = (GPT2Config){.V = settings->model.V};
+    settings->preset = preset;
+    apply_preset(settings);
+    if (settings->T > settings->model.max_T) settings->T = settings->model.max_T;
+    attention->T = settings->T, attention->max_T = settings->model.max_T;
+    attention->C = settings->model.C, attention->NH = settings->model.NH, attention->HS = attention->C / attention->NH;
+}
+
+// Whether the model has the sizes that its name stands for.
+static int is_preset(const Settings *settings) {
+    const GPT2Config *model = &settings->model;
+    return model->L == presets[settings->preset].L && model->NH == presets[settings->preset].NH &&
+           model->C == presets[settings->preset].C && model->max_T == presets[settings->preset].context;
 }
 
 static int finish_batch(Settings *settings, Error *error) {
@@ -164,6 +196,7 @@ static int finish_batch(Settings *settings, Error *error) {
 int settings_finish(Settings *settings, Options *options, const Attention **attention, const json_t *saved_attention,
                     Error *error) {
     apply_preset(settings);
+    if (!settings->model.V) settings->model.V = GPT2_VOCABULARY;
     if (finish_batch(settings, error)) return -1;
     AttentionConfig *config = &settings->attention_config;
     config->B = settings->micro_batch;
@@ -257,13 +290,14 @@ int settings_resume(Options *options, const json_t *saved, const json_t *saved_a
     return options_from_json(options, saved, error);
 }
 
-void settings_print(const Options *options, const json_t *attention, FILE *out) {
+void settings_print(const Settings *settings, const Options *options, const json_t *attention, FILE *out) {
     const char *group = "";
     int column = 0;
     for (int i = 0; i < options->count; i++) {
         const Option *option = &options->items[i];
         char value[1024], item[1200];
         if (is_attention_option(option) && !saved_value(option, NULL, attention)) continue;
+        if (option->value == &settings->preset && !option->given && !is_preset(settings)) continue;
         option_print_value(option, value, sizeof value);
         if (!value[0]) continue;
         int width = snprintf(item, sizeof item, "%s %s", option->name, value);

@@ -7,7 +7,8 @@
 #include "options.h"
 #include "schedule.h"
 
-typedef enum { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
+// What to do about a step whose loss or gradient is not finite, or a spike: its update is not made in any case.
+typedef enum { ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_ROLLBACK } OnNan;
 // What backward computes again instead of keeping it: nothing; LayerNorm's and GELU's outputs; everything in a block.
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCKS, RECOMPUTE_LEVELS } Recompute;
 
@@ -40,11 +41,15 @@ typedef struct {
     Schedule schedule;
     float beta1, beta2, adam_eps, weight_decay, clip;
     int64_t seed;
-    int on_nan; // OnNan
+    int on_nan;       // OnNan
+    int nan_limit;    // skipped steps in a row, or rollbacks in all, that a run puts up with
+    float spike;      // loss or norm so many standard deviations above the mean counts as not finite; 0: none does
+    int spike_window; // steps that mean and deviation are taken over
     int zero;   // many processes: stage of ZeRO, 0 or 1
     // reporting
     int64_t val_every, val_tokens;
     int64_t save_every;
+    int save_wait; // seconds that the last save of a run may wait for space
     int keep_last;
     int64_t keep_every;
     int quiet, profile;
@@ -67,7 +72,15 @@ json_t *settings_to_json(const Options *options);
 // and would make another run of it (batch, data order, seed, model, attention) is refused unless `force`.
 int settings_resume(Options *options, const json_t *saved, const json_t *saved_attention, int force, Error *error);
 
-// All settings, a line per topic; of the attention's options only those it uses.
-void settings_print(const Options *options, const json_t *attention, FILE *out);
+// All settings, a line per topic; of the attention's options only those it uses, and of --model nothing when the sizes are
+// not that model's.
+void settings_print(const Settings *settings, const Options *options, const json_t *attention, FILE *out);
+
+// ---- the models that --model names
+
+const char *settings_preset_name(int preset);
+void settings_use_preset(Settings *settings, int preset); // all sizes but the vocabulary's
+// When --model is on the command line: its sizes, where no other option says more.
+void settings_apply_given_preset(Settings *settings, Options *options);
 
 #endif

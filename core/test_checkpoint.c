@@ -218,15 +218,15 @@ static void test_list_and_prune(void) {
     }
     CHECK(checkpoint_list(&steps, run) == 7 && steps[0] == 10 && steps[5] == 60 && steps[6] == 123456789012);
     free(steps);
-    CHECK(checkpoint_prune(run, 2, 20, &error) == 0);
+    CHECK(checkpoint_prune(run, -1, 2, 20, &error) == 0);
     CHECK(checkpoint_list(&steps, run) == 4 && steps[0] == 20 && steps[1] == 40 && steps[2] == 60);
     free(steps);
     CHECK(entries(run, "step_00000070.tmp") == 0 && entries(run, "step_00000060.old") == 0);
     CHECK(entries(run, "") == 4 + 5); // what is not a checkpoint's is not touched
-    CHECK(checkpoint_prune(run, 1, 0, &error) == 0);
+    CHECK(checkpoint_prune(run, -1, 1, 0, &error) == 0);
     CHECK(checkpoint_list(&steps, run) == 1 && version_at(run) == 7);
     free(steps);
-    CHECK(checkpoint_prune(test_path("none"), 1, 0, &error) == -1);
+    CHECK(checkpoint_prune(test_path("none"), -1, 1, 0, &error) == -1);
 }
 
 // The newest checkpoint that verifies is taken, and what was passed over is said.
@@ -344,7 +344,7 @@ static void test_kill_at_random(void) {
         waitpid(child, &status, 0);
         CHECK(WIFSIGNALED(status));
         CHECK(version_at(run) > 0);
-        CHECK(checkpoint_prune(run, 1, 0, &error) == 0 && entries(run, "") == 1);
+        CHECK(checkpoint_prune(run, -1, 1, 0, &error) == 0 && entries(run, "") == 1);
     }
 }
 
@@ -386,7 +386,7 @@ static void test_prune_killed(void) {
         pid_t child = fork();
         if (child == 0) {
             fault_countdown = call;
-            _exit(checkpoint_prune(run, 1, 0, &error) ? 2 : 0);
+            _exit(checkpoint_prune(run, -1, 1, 0, &error) ? 2 : 0);
         }
         int status = 0;
         waitpid(child, &status, 0);

@@ -86,7 +86,8 @@ int main(int argc, char **argv) {
     die_if(load_model(&model, &tokens, &B, &T, &files, &error), &error);
     size_t N = (size_t)B * (size_t)T, V = (size_t)model.config.V;
     real *logits = memory_allocate(N * V, sizeof(real), "the logits");
-    gpt2_hidden(&model, tokens, B, T, 0);
+    MicroBatch batch = {.inputs = tokens, .B = B, .T = T};
+    gpt2_hidden(&model, &batch, 0);
     matmul_nt(logits, model.acts.lnf, model.weights.wte, (int)N, (int)V, model.config.C, 0);
     Tensor tensor = {"logits", DTYPE_F32, 3, {(uint64_t)B, (uint64_t)T, V}, logits};
     die_if(safetensors_write(files.out, &tensor, 1, NULL, &error), &error);

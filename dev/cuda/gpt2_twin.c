@@ -1,11 +1,47 @@
 // The C side of test_gpt2.cu and of the progressions in this folder: the layers and the model of train_gpt2.c, under names
 // that C++ can link to.
-#define GPT2_BACKEND_ONLY
+#define GPT2_MODEL_ONLY
 #include "../../train_gpt2.c"
 #include "gpt2_twin.h"
 
-const Backend *twin_backend(void) {
-    return &cpu_backend;
+void *twin_create(const Settings *settings, const Attention *attention) {
+    GPT2 *model = memory_allocate(1, sizeof *model, "the model");
+    gpt2_create(model, &settings->model, attention, &settings->attention_config, settings->dropout,
+                (uint64_t)settings->seed, TRAINS, settings->recompute);
+    return model;
+}
+
+void twin_free(void *model) {
+    gpt2_free(model);
+    free(model);
+}
+
+ModelTensors twin_to_host(void *model, HostPurpose purpose) {
+    return gpt2_to_host(model, purpose);
+}
+
+void twin_from_host(void *model, HostPurpose purpose) {
+    gpt2_from_host(model, purpose);
+}
+
+void twin_forward(void *model, const MicroBatch *batch) {
+    gpt2_forward(model, batch);
+}
+
+void twin_backward(void *model, const MicroBatch *batch) {
+    gpt2_backward(model, batch);
+}
+
+double twin_evaluate(void *model, const MicroBatch *batch) {
+    return gpt2_evaluate(model, batch);
+}
+
+StepOutcome twin_update(void *model, const Settings *settings, const Update *update) {
+    return gpt2_update(model, settings, update);
+}
+
+double twin_flops_per_token(const void *model) {
+    return gpt2_flops_per_token(model);
 }
 
 const float *twin_gradient(void *model, int parameter) {
@@ -68,8 +104,7 @@ double twin_gradient_norm(float *gradient, size_t count) {
 }
 
 void twin_adamw(Parameter *parameter, const Settings *settings, int64_t step, double rate, double gradient_scale) {
-    GPT2 model = {.updated = parameter, .updated_count = 1, .step = step};
-    gpt2_update(&model, settings, rate, gradient_scale);
+    adamw(parameter, 1, settings, step, rate, gradient_scale);
 }
 
 double twin_cross_entropy_row(float *logits, int target, float scale, int V) {

@@ -3,11 +3,20 @@
 #ifndef DEV_CUDA_GPT2_TWIN_H
 #define DEV_CUDA_GPT2_TWIN_H
 
-#include "../../core/trainer.h"
+#include "../../core/training.h"
 
 #include <stdint.h>
 
-const Backend *twin_backend(void);
+// The model: train_gpt2.c's gpt2_create, gpt2_free and so on.
+void *twin_create(const Settings *settings, const Attention *attention);
+void twin_free(void *model);
+ModelTensors twin_to_host(void *model, HostPurpose purpose);
+void twin_from_host(void *model, HostPurpose purpose);
+void twin_forward(void *model, const MicroBatch *batch);
+void twin_backward(void *model, const MicroBatch *batch);
+double twin_evaluate(void *model, const MicroBatch *batch);
+StepOutcome twin_update(void *model, const Settings *settings, const Update *update);
+double twin_flops_per_token(const void *model);
 const float *twin_gradient(void *model, int parameter); // of parameter number `parameter`
 
 void twin_embedding_forward(float *out, const int *tokens, const float *wte, const float *wpe, int N, int T, int C);

@@ -57,7 +57,7 @@ static void run_attention(const AttentionGPU *attention, const Order *order, int
 
 static void run_gpt2(int T) {
     Settings settings = settings_default();
-    Backend gpu = gpu_backend();
+    static GPT2 model;
     Error error;
     settings.model = {T, 50257, 1, 12, 768};
     settings.T = T, settings.batch = settings.micro_batch = 1, settings.attention = "uniform";
@@ -65,17 +65,19 @@ static void run_gpt2(int T) {
     config->B = 1, config->T = config->max_T = T, config->NH = 12, config->C = 768;
     const Attention *attention = attention_find(settings.attention);
     die_if(attention_configure(attention, config, NULL, &error), &error);
-    void *model = gpu.create(&settings, attention);
-    ModelTensors tensors = gpu.tensors(model);
+    create_model(&model, &settings, attention);
+    ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
     model_initialize(&tensors, 1, 0.02);
-    gpu.send(model);
+    gpt2_from_host(&model, HOST_TO_FILL);
     std::vector<int> tokens = random_tokens((size_t)T + 1, 50257);
     MicroBatch batch = {};
     batch.inputs = tokens.data(), batch.targets = tokens.data() + 1, batch.B = 1, batch.T = T, batch.is_first = 1;
     batch.scale = 1.0 / T;
-    gpu.gradients(model, &batch);
-    (void)gpu.update(model, &settings, 0, 1e-4);
-    gpu.free(model);
+    gpt2_forward(&model, &batch);
+    gpt2_backward(&model, &batch);
+    Update update = {0, 1e-4, INFINITY, INFINITY};
+    (void)gpt2_update(&model, &settings, &update);
+    gpt2_free(&model);
 }
 
 // Dropout's, those of a bias and of a GELU that no product has taken in, and a bias gradient's second micro-batch.

@@ -1,0 +1,71 @@
+#include "spikes.h"
+#include "memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void spikes_create(SpikeDetector *detector, double z, int window) {
+    *detector = (SpikeDetector){.z = z, .window = window};
+    if (z <= 0) return;
+    detector->loss = memory_allocate((size_t)window, sizeof(double), "the losses before");
+    detector->norm = memory_allocate((size_t)window, sizeof(double), "the norms before");
+}
+
+void spikes_free(SpikeDetector *detector) {
+    free(detector->loss), free(detector->norm);
+    *detector = (SpikeDetector){0};
+}
+
+void spikes_clear(SpikeDetector *detector) {
+    detector->count = detector->next = 0;
+}
+
+void spikes_add(SpikeDetector *detector, double loss, double norm) {
+    if (detector->z <= 0) return;
+    detector->loss[detector->next] = loss, detector->norm[detector->next] = norm;
+    detector->next = (detector->next + 1) % detector->window;
+    if (detector->count < detector->window) detector->count++;
+}
+
+// mean + z standard deviations. Values that hardly differ make any next one look far away: a thousandth of the mean is the
+// least deviation.
+static double most(const double *values, int count, double z) {
+    double sum = 0, squares = 0;
+    for (int i = 0; i < count; i++) sum += values[i];
+    double mean = sum / count;
+    for (int i = 0; i < count; i++) squares += (values[i] - mean) * (values[i] - mean);
+    return mean + z * fmax(sqrt(squares / count), 1e-3 * fabs(mean));
+}
+
+void spikes_limits(const SpikeDetector *detector, double *most_loss, double *most_norm) {
+    int knows = detector->z > 0 && detector->count >= SPIKE_LEAST;
+    *most_loss = knows ? most(detector->loss, detector->count, detector->z) : INFINITY;
+    *most_norm = knows ? most(detector->norm, detector->count, detector->z) : INFINITY;
+}
+
+json_t *spikes_to_json(const SpikeDetector *detector) {
+    json_t *list = json_array();
+    int oldest = detector->count < detector->window ? 0 : detector->next;
+    for (int i = 0; list && i < detector->count; i++) {
+        int at = (oldest + i) % detector->window;
+        if (json_array_append_new(list, json_pack("[f, f]", detector->loss[at], detector->norm[at])) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+int spikes_from_json(SpikeDetector *detector, const json_t *json, Error *error) {
+    spikes_clear(detector);
+    size_t count = json_array_size(json), first = 0; // 0 for what is no array
+    if (count > (size_t)detector->window) first = count - (size_t)detector->window;
+    for (size_t i = first; detector->z > 0 && i < count; i++) {
+        const json_t *pair = json_array_get(json, i);
+        const json_t *loss = json_array_get(pair, 0), *norm = json_array_get(pair, 1);
+        if (!json_is_number(loss) || !json_is_number(norm))
+            return error_set(error, "\"spikes\": expected pairs of numbers, found something else");
+        spikes_add(detector, json_number_value(loss), json_number_value(norm));
+    }
+    return 0;
+}
