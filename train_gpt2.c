@@ -792,7 +792,26 @@ static StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Upda
 // ---------------------------------------------------------------------------------------------------------------------
 // The program
 
-// The memory plan of a model, as `print_start` shows it; text is "" or has room for `size` characters.
+static int trains_how(const Settings *settings) {
+    return parallel_ranks() > 1 && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS;
+}
+
+// Each rank takes the norm of its own parts; with ZeRO it also updates only those.
+static void share_model(GPT2 *model, int zero) {
+    arena_close_gaps(&model->weight_arena), arena_close_gaps(&model->gradient_arena);
+    model->sharing = sharing_create(model->parameters, model->parameter_count, zero, &model->moment_arena);
+    model->own = model->sharing->own, model->own_count = model->sharing->own_count;
+    if (zero) model->updated = model->own, model->updated_count = model->own_count;
+}
+
+// A model for training, alone or with the other ranks.
+static void create_model(GPT2 *model, const Settings *settings, const Attention *attention) {
+    gpt2_create(model, &settings->model, attention, &settings->attention_config, settings->dropout,
+                (uint64_t)settings->seed, trains_how(settings), settings->recompute);
+    if (parallel_ranks() > 1) share_model(model, settings->zero);
+}
+
+// The memory plan in words, and in bytes.
 static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
     const Arena *arenas[] = {&model->weight_arena,     &model->gradient_arena, &model->moment_arena,
                              &model->activation_arena, &model->scratch_arena,  &model->constant_arena};
@@ -808,10 +827,6 @@ static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
     return total;
 }
 
-static int trains_how(const Settings *settings) {
-    return parallel_ranks() > 1 && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS;
-}
-
 // Bytes on this machine, for training_check_memory: of all ranks that share it.
 static uint64_t planned_bytes(const Settings *settings, const Attention *attention, char *text, size_t size) {
     GPT2 model;
@@ -820,21 +835,6 @@ static uint64_t planned_bytes(const Settings *settings, const Attention *attenti
     uint64_t bytes = model_bytes(&model, text, size) * (uint64_t)parallel_local_ranks();
     gpt2_free(&model);
     return bytes;
-}
-
-// Each rank takes the norm of its own parts; with ZeRO it also updates only those.
-static void share_model(GPT2 *model, int zero) {
-    arena_close_gaps(&model->weight_arena), arena_close_gaps(&model->gradient_arena);
-    model->sharing = sharing_create(model->parameters, model->parameter_count, zero, &model->moment_arena);
-    model->own = model->sharing->own, model->own_count = model->sharing->own_count;
-    if (zero) model->updated = model->own, model->updated_count = model->own_count;
-}
-
-static void create_model(GPT2 *model, const Training *training) {
-    const Settings *settings = &training->settings;
-    gpt2_create(model, &settings->model, training->attention, &settings->attention_config, settings->dropout,
-                (uint64_t)settings->seed, trains_how(settings), settings->recompute);
-    if (parallel_ranks() > 1) share_model(model, settings->zero);
 }
 
 int main(int argc, char **argv) {
@@ -846,7 +846,7 @@ int main(int argc, char **argv) {
     threads_wait_politely(argv);
     training_open(&training, argc, argv);
     training_check_memory(&training, memory_machine_bytes(), planned_bytes);
-    create_model(&model, &training);
+    create_model(&model, &training.settings, training.attention);
     tensors = gpt2_to_host(&model, HOST_TO_FILL);
     training_load(&training, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);

@@ -108,8 +108,8 @@ void sharing_join_moments(Sharing *sharing, int fill) {
     int holds = !fill || parallel_rank() == 0;
     for (int i = 0; holds && i < sharing->count; i++) {
         Parameter *p = &sharing->parameters[i];
-        p->m = memory_allocate(p->count, sizeof(real), "whole moments");
-        p->v = memory_allocate(p->count, sizeof(real), "whole moments");
+        p->m = memory_allocate_zeroed(p->count, sizeof(real), "whole moments");
+        p->v = memory_allocate_zeroed(p->count, sizeof(real), "whole moments");
     }
     if (!fill) return;
     if (parallel_rank() > 0) {

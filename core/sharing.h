@@ -27,7 +27,7 @@ void sharing_free(Sharing *sharing);
 // The gradients of tensor `first` and all behind it are final.
 void sharing_ready(Sharing *sharing, int first);
 
-// Files hold whole moments. ZeRO: gives the tensors whole ones; with `fill` rank 0's become those of all ranks. All ranks
+// Files hold whole moments. ZeRO: gives the tensors whole ones, zeros at first; with `fill` rank 0's become those of all ranks. All ranks
 // call it; without ZeRO it does nothing.
 void sharing_join_moments(Sharing *sharing, int fill);
 // Takes them away again; with `keep` each rank keeps its part of what is in them.

@@ -166,10 +166,17 @@ one_rank_differs() {
     ranks 2 sh -c "$in_own_directory" sh $own --steps 9 --out "$work/none"
     code=$?
     refused "another shard" "rank 1: the training data's fingerprint differs"
-    ranks 2 ./train_gpt2 $small --lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 30 --out "$work/none"
+    ranks 2 ./train_gpt2 $small --lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 30 --out "$work/not_finite"
     code=$?
     refused "numbers that are not finite" "is not finite"
-    check_equal "nothing was saved by these" "$(find "$work/none" -name 'step_*' 2>/dev/null)" ""
+    check_equal "the steps before them were saved" "$(find "$work/not_finite" -name 'step_*' | wc -l | tr -d ' ')" 1
+    check_equal "nothing was saved by the others" "$(find "$work/none" 2>/dev/null)" ""
+    ranks 2 sh -c '[ $OMPI_COMM_WORLD_RANK = 0 ] || set -- --help; exec ./train_gpt2 "$@"' sh $small --out "$work/none"
+    code=$?
+    refused "--help to one rank alone" "option --help: given to 1 of 2 ranks"
+    ranks 2 ./train_gpt2 --help
+    check_equal "--help to all: exit code" $? 0
+    check_equal "--help to all: once, and nothing on standard error" "$(grep -c '^usage' "$work/out") $(wc -c <"$work/err" | tr -d ' ')" "1 0"
 }
 one_rank_differs
 
