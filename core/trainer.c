@@ -32,6 +32,8 @@ typedef struct {
     int rows_at_once;      // of a rank: micro_batch, or less when its share of the batch is
     int *inputs, *targets; // (rows_at_once,T)
     Run run;
+    MemoryFile vocabulary[TOKENIZER_FILES]; // its files, for every checkpoint
+    int vocabulary_files;                   // 0 without one, and on ranks that save nothing
     double machine_gflops;
     double begun;                 // clock when the program started
     double start, elapsed_before; // clock at the start; seconds of the run before it was resumed
@@ -46,16 +48,14 @@ typedef struct {
 
 // ---- starting
 
-// The vocabulary's size, and how many bytes each token stands for.
-static int load_vocabulary(Trainer *trainer, Error *error) {
+// The vocabulary's size, how many bytes each token stands for, and the files to save. Nothing is read from the user's
+// disk again, where the vocabulary may change or go away while the run lasts.
+static int use_vocabulary(Trainer *trainer, const Tokenizer *tokenizer, const char *path, Error *error) {
     Settings *settings = &trainer->settings;
-    Tokenizer *tokenizer;
-    if (!settings->tokenizer) return 0;
-    if (tokenizer_load(&tokenizer, settings->tokenizer, settings->model.V, error)) return -1;
-    int V = tokenizer_vocab_size(tokenizer), failed = settings->model.V && settings->model.V != V;
-    if (failed)
-        error_set(error, "%.700s: expected a vocabulary of %d tokens for this model, found %d", settings->tokenizer,
-                  settings->model.V, V);
+    int V = tokenizer_vocab_size(tokenizer);
+    if (settings->model.V && settings->model.V != V)
+        return error_set(error, "%.700s: expected a vocabulary of %d tokens for this model, found %d; give its --tokenizer",
+                         path, settings->model.V, V);
     settings->model.V = V;
     trainer->token_bytes = memory_allocate((size_t)V, sizeof(int), "the tokens' lengths");
     for (int id = 0; id < V; id++) {
@@ -63,7 +63,23 @@ static int load_vocabulary(Trainer *trainer, Error *error) {
         tokenizer_token(tokenizer, (uint32_t)id, &bytes);
         trainer->token_bytes[id] = (int)bytes;
     }
+    if (parallel_rank() != 0) return 0;
+    trainer->vocabulary_files = TOKENIZER_FILES;
+    return tokenizer_make_files(trainer->vocabulary, tokenizer, error);
+}
+
+// Reads the vocabulary. Unless --tokenizer names one, it is that of the checkpoint to start from (`start`, or NULL), which
+// its model was trained with.
+static int load_vocabulary(Trainer *trainer, const Checkpoint *start, Error *error) {
+    const char *path = trainer->settings.tokenizer;
+    int is_chosen = options_find(&trainer->options, "tokenizer")->given;
+    char *own = start && !is_chosen ? checkpoint_tokenizer(start) : NULL;
+    if (own) path = own;
+    Tokenizer *tokenizer = NULL;
+    int failed = path && (tokenizer_load(&tokenizer, path, trainer->settings.model.V, error) ||
+                          use_vocabulary(trainer, tokenizer, path, error));
     tokenizer_free(tokenizer);
+    free(own);
     return failed ? -1 : 0;
 }
 
@@ -110,7 +126,7 @@ static void initialize_model(const Trainer *trainer, const ModelTensors *model) 
 }
 
 static int start_fresh(Trainer *trainer, Error *error) {
-    if (load_vocabulary(trainer, error)) return -1;
+    if (load_vocabulary(trainer, NULL, error)) return -1;
     if (settings_finish(&trainer->settings, &trainer->options, &trainer->attention, NULL, error)) return -1;
     if (open_data(trainer, error)) return -1;
     ModelTensors model = create_model(trainer);
@@ -124,13 +140,13 @@ static int start_from_checkpoint(Trainer *trainer, Error *error) {
     Settings *settings = &trainer->settings;
     Checkpoint checkpoint;
     GPT2Config config;
-    if (checkpoint_open_newest(&checkpoint, settings->init, error)) return -1;
+    if (checkpoint_open_newest(&checkpoint, settings->init, CHECKPOINT_WEIGHTS, error)) return -1;
     const json_t *saved = gpt2_config_attention(checkpoint.config);
     if (options_find(&trainer->options, "attention")->given) saved = NULL;
     int failed = gpt2_config_from_json(&config, checkpoint.config, settings->init, error) ||
                  gpt2_config_agrees(&settings->model, &config, settings->init, error);
     settings->model = config;
-    failed = failed || load_vocabulary(trainer, error) ||
+    failed = failed || load_vocabulary(trainer, &checkpoint, error) ||
              settings_finish(settings, &trainer->options, &trainer->attention, saved, error) ||
              open_data(trainer, error);
     if (!failed) {
@@ -148,7 +164,7 @@ static int start_from_llmc(Trainer *trainer, Error *error) {
     if (llmc_model_open(&file, settings->init, error)) return -1;
     int failed = gpt2_config_agrees(&settings->model, &file.config, settings->init, error);
     settings->model = file.config;
-    failed = failed || load_vocabulary(trainer, error) ||
+    failed = failed || load_vocabulary(trainer, NULL, error) ||
              settings_finish(settings, &trainer->options, &trainer->attention, NULL, error) ||
              open_data(trainer, error);
     if (!failed) {
@@ -191,7 +207,7 @@ static void use_threads(Trainer *trainer, const json_t *state) {
 static int start_from_run(Trainer *trainer, Error *error) {
     Settings *settings = &trainer->settings;
     Checkpoint checkpoint;
-    if (checkpoint_open_newest(&checkpoint, settings->resume, error)) return -1;
+    if (checkpoint_open_newest(&checkpoint, settings->resume, CHECKPOINT_RUN, error)) return -1;
     const json_t *saved_attention = gpt2_config_attention(checkpoint.config);
     json_t *softmax = json_pack("{s:s}", "name", "softmax");
     if (!saved_attention) saved_attention = softmax;
@@ -203,7 +219,7 @@ static int start_from_run(Trainer *trainer, Error *error) {
     failed = failed ||
              settings_resume(&trainer->options, json_object_get(checkpoint.state, "options"), saved_attention,
                              settings->force, error) ||
-             load_vocabulary(trainer, error) ||
+             load_vocabulary(trainer, &checkpoint, error) ||
              settings_finish(settings, &trainer->options, &trainer->attention, saved_attention, error) ||
              open_data(trainer, error);
     if (!was_timed) settings->seconds = 0; // the number of steps was settled when the run began
@@ -459,7 +475,8 @@ static int write_checkpoint(Trainer *trainer, Error *error) {
                   dataloader_to_json(trainer->train), "options", settings_to_json(&trainer->options));
     if (trainer->val_loss > 0) json_object_set_new(state, "validation_loss", json_real(trainer->val_loss));
     ModelTensors model = trainer->backend->tensors(trainer->model);
-    int result = model_save(&model, settings->out, trainer->step, state, settings->tokenizer, error);
+    int result =
+        model_save(&model, settings->out, trainer->step, state, trainer->vocabulary, trainer->vocabulary_files, error);
     json_decref(state);
     if (result) return -1;
     char text[1200];
