@@ -54,7 +54,8 @@ static int use_vocabulary(Trainer *trainer, const Tokenizer *tokenizer, const ch
     Settings *settings = &trainer->settings;
     int V = tokenizer_vocab_size(tokenizer);
     if (settings->model.V && settings->model.V != V)
-        return error_set(error, "%.700s: expected a vocabulary of %d tokens for this model, found %d; give its --tokenizer",
+        return error_set(error,
+                         "%.700s: expected a vocabulary of %d tokens for this model, found %d; give its --tokenizer",
                          path, settings->model.V, V);
     settings->model.V = V;
     trainer->token_bytes = memory_allocate((size_t)V, sizeof(int), "the tokens' lengths");
