@@ -175,20 +175,20 @@ static void print_state(const json_t *state) {
     }
 }
 
-// Opens as much of a checkpoint as is unharmed: everything, or only what the model needs. `damage` is empty, or says what is
-// wrong with the rest.
+// Opens as much of a checkpoint as is unharmed: everything, what a run needs, or what the model needs. `damage` is empty, or
+// says what is wrong with the rest.
 static int open_unharmed(Checkpoint *checkpoint, const char *path, Error *damage, Error *error) {
-    damage->text[0] = 0;
-    if (checkpoint_open(checkpoint, path, CHECKPOINT_ALL, damage) == 0) return 0;
+    int has_damage = checkpoint_open(checkpoint, path, CHECKPOINT_ALL, damage);
+    if (!has_damage) damage->text[0] = 0;
+    if (!has_damage || checkpoint_open(checkpoint, path, CHECKPOINT_RUN, error) == 0) return 0;
     return checkpoint_open(checkpoint, path, CHECKPOINT_WEIGHTS, error);
 }
 
 static void print_optimizer(const Checkpoint *checkpoint, const Error *damage) {
-    if (damage->text[0])
-        print_text("damaged beside the model", damage->text);
-    else if (checkpoint->has_optimizer)
+    if (damage->text[0]) print_text("damaged beside the model", damage->text);
+    if (checkpoint->has_optimizer)
         print_text("checksums of the optimizer", checksum_verdict(&checkpoint->optimizer));
-    else
+    else if (!damage->text[0])
         print_text("optimizer", "none");
 }
 

@@ -173,5 +173,18 @@ check_same_file "--resume makes the lost steps again" "$work/resumed/step_000000
 rm "$last/optimizer.safetensors"
 check_damage "a missing optimizer"
 
+# ---- a file that only other programs read is damaged: here nothing misses it, but inspect tells
+
+cp -r "$work/base" "$work/scratched"
+printf 'x' | dd of="$work/scratched/step_00000001/tokenizer.json" bs=1 seek=30 conv=notrunc 2>/dev/null
+sample "$work/scratched" >/dev/null
+check_equal "a damaged tokenizer.json: text" "$?$(cat "$work/err")" 0
+works "a damaged tokenizer.json: --resume" --resume "$work/scratched" --steps 2 --quiet
+has_vocabulary "a damaged tokenizer.json: the next checkpoint" "$work/scratched/step_00000002"
+./inspect "$work/scratched/step_00000001" >"$work/out" 2>"$work/err"
+check_equal "a damaged tokenizer.json: inspect's exit code" $? 1
+check_contains "a damaged tokenizer.json: inspect names it" "tokenizer.json" "$work/err"
+check_contains "a damaged tokenizer.json: inspect shows the optimizer" "transformer.ln_f.bias.v" "$work/out"
+
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
