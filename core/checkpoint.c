@@ -18,9 +18,10 @@
 #define OPTIMIZER_FILE "optimizer.safetensors"
 #define STATE_FILE     "state.json"
 #define TOKENIZER_FILE "tokenizer.tiktoken"
+#define TOKENIZER_CONFIG_FILE "tokenizer_config.json"
 
 enum { TEMPORARY_PLACES = 9 };
-static const size_t JSON_BYTES_MAX = 16 << 20, TOKENIZER_BYTES_MAX = 256 << 20;
+static const size_t JSON_BYTES_MAX = 16 << 20;
 
 // ---- names
 
@@ -128,15 +129,6 @@ static int write_config(const char *directory, const json_t *config, json_t *fil
     return result;
 }
 
-static int write_tokenizer(const char *directory, const char *source, json_t *files, Error *error) {
-    char *text = NULL;
-    size_t bytes = 0;
-    if (file_read(&text, &bytes, source, TOKENIZER_BYTES_MAX, error)) return -1;
-    int result = write_text(directory, TOKENIZER_FILE, text, bytes, files, error);
-    free(text);
-    return result;
-}
-
 // Writes the tensors and opens the file again: its header is checked as every reader will check it.
 static int write_tensors(const char *directory, const char *name, const Tensor *tensors, int count, json_t *files,
                          Error *error) {
@@ -182,8 +174,10 @@ static int write_contents(const char *directory, const CheckpointContents *conte
                  write_tensors(directory, MODEL_FILE, contents->model, contents->model_count, files, error);
     if (!failed && contents->optimizer_count)
         failed = write_tensors(directory, OPTIMIZER_FILE, contents->optimizer, contents->optimizer_count, files, error);
-    if (!failed && contents->tokenizer_path)
-        failed = write_tokenizer(directory, contents->tokenizer_path, files, error);
+    for (int i = 0; i < contents->file_count && !failed; i++) {
+        const MemoryFile *file = &contents->files[i];
+        failed = write_text(directory, file->name, file->text, file->bytes, files, error);
+    }
     if (!failed) failed = write_state(directory, contents->state, files, error) || directory_sync(directory, error);
     json_decref(files);
     return failed ? -1 : 0;
@@ -194,11 +188,7 @@ static uint64_t contents_bytes(const CheckpointContents *contents) {
     uint64_t total = 1 << 20;
     for (int i = 0; i < contents->model_count; i++) total += tensor_bytes(&contents->model[i]) + 512;
     for (int i = 0; i < contents->optimizer_count; i++) total += tensor_bytes(&contents->optimizer[i]) + 512;
-    FileMap tokenizer = {0};
-    Error ignored; // an unreadable tokenizer is reported when it is copied
-    if (contents->tokenizer_path && file_map(&tokenizer, contents->tokenizer_path, &ignored) == 0)
-        total += tokenizer.size;
-    file_unmap(&tokenizer);
+    for (int i = 0; i < contents->file_count; i++) total += contents->files[i].bytes;
     return total;
 }
 
@@ -287,7 +277,8 @@ static int is_leftover(const char *run, const char *name) {
     if (!suffix || (size_t)(suffix - name) >= sizeof step) return 0;
     snprintf(step, sizeof step, "%.*s", (int)(suffix - name), name);
     if (step_of_name(step) < 0) return 0;
-    return strncmp(suffix, ".tmp", 4) == 0 || (strcmp(suffix, ".old") == 0 && has_file(run, step));
+    int is_temporary = strncmp(suffix, ".tmp", 4) == 0 && (!suffix[4] || (isdigit((unsigned char)suffix[4]) && !suffix[5]));
+    return is_temporary || (strcmp(suffix, ".old") == 0 && has_file(run, step));
 }
 
 // Goes through all of them; the first failure is what is told.
@@ -365,15 +356,30 @@ static int check_file_checksum(const Checkpoint *checkpoint, const char *name, c
                      checkpoint->path, name, key, expected ? expected : "(none)", text.text);
 }
 
-static int check_tokenizer(const Checkpoint *checkpoint, Error *error) {
-    char *path = path_join(checkpoint->path, TOKENIZER_FILE);
+static int check_whole_file(const Checkpoint *checkpoint, const char *name, Error *error) {
+    char *path = path_join(checkpoint->path, name);
     FileMap map = {0};
-    int failed = file_map(&map, path, error);
-    if (!failed)
-        failed = check_file_checksum(checkpoint, TOKENIZER_FILE, "xxh3", XXH3_64bits(map.data, map.size), error);
+    int failed = strchr(name, '/') ? error_set(error,
+                                               "%.500s/" STATE_FILE ": expected names of files beside it, found "
+                                               "%.200s; use another checkpoint",
+                                               checkpoint->path, name)
+                                   : file_map(&map, path, error);
+    if (!failed) failed = check_file_checksum(checkpoint, name, "xxh3", XXH3_64bits(map.data, map.size), error);
     file_unmap(&map);
     free(path);
     return failed;
+}
+
+// The vocabulary is always needed; the others that are saved beside the tensors only to vouch for everything.
+static int check_whole_files(const Checkpoint *checkpoint, CheckpointNeed need, Error *error) {
+    const char *name;
+    json_t *entry;
+    json_object_foreach(json_object_get(checkpoint->state, "files"), name, entry) {
+        int is_checked = !strcmp(name, CONFIG_FILE) || !strcmp(name, MODEL_FILE) || !strcmp(name, OPTIMIZER_FILE);
+        int is_needed = need == CHECKPOINT_ALL || !strcmp(name, TOKENIZER_FILE);
+        if (!is_checked && is_needed && check_whole_file(checkpoint, name, error)) return -1;
+    }
+    return 0;
 }
 
 static int check_state(const Checkpoint *checkpoint, Error *error) {
@@ -388,19 +394,19 @@ static int check_state(const Checkpoint *checkpoint, Error *error) {
 }
 
 // Checks what the state says about the other files; the tensors' own checksums stand in the files' headers.
-static int check_files(const Checkpoint *checkpoint, uint64_t config_checksum, Error *error) {
+static int check_files(const Checkpoint *checkpoint, CheckpointNeed need, uint64_t config_checksum, Error *error) {
     const json_t *files = json_object_get(checkpoint->state, "files");
     uint64_t model = safetensors_header_checksum(&checkpoint->model);
     if (check_file_checksum(checkpoint, CONFIG_FILE, "xxh3", config_checksum, error)) return -1;
     if (check_file_checksum(checkpoint, MODEL_FILE, "header_xxh3", model, error)) return -1;
-    if (json_object_get(files, OPTIMIZER_FILE) && !checkpoint->has_optimizer)
+    if (need >= CHECKPOINT_RUN && json_object_get(files, OPTIMIZER_FILE) && !checkpoint->has_optimizer)
         return error_set(error, "%.600s: expected " OPTIMIZER_FILE ", found none; use another checkpoint",
                          checkpoint->path);
     if (checkpoint->has_optimizer) {
         uint64_t optimizer = safetensors_header_checksum(&checkpoint->optimizer);
         if (check_file_checksum(checkpoint, OPTIMIZER_FILE, "header_xxh3", optimizer, error)) return -1;
     }
-    return json_object_get(files, TOKENIZER_FILE) ? check_tokenizer(checkpoint, error) : 0;
+    return check_whole_files(checkpoint, need, error);
 }
 
 static int open_tensors(Safetensors *file, const char *directory, const char *name, Error *error) {
@@ -410,7 +416,7 @@ static int open_tensors(Safetensors *file, const char *directory, const char *na
     return result;
 }
 
-static int open_files(Checkpoint *checkpoint, int verify, Error *error) {
+static int open_files(Checkpoint *checkpoint, CheckpointNeed need, Error *error) {
     const char *path = checkpoint->path;
     uint64_t config_checksum = 0, unused = 0;
     if (!has_file(path, MODEL_FILE)) return refuse_without_model(path, error);
@@ -419,21 +425,20 @@ static int open_files(Checkpoint *checkpoint, int verify, Error *error) {
         (read_json(&checkpoint->state, &unused, path, STATE_FILE, error) || check_state(checkpoint, error)))
         return -1;
     if (open_tensors(&checkpoint->model, path, MODEL_FILE, error)) return -1;
-    checkpoint->has_optimizer = has_file(path, OPTIMIZER_FILE);
+    checkpoint->has_optimizer = need >= CHECKPOINT_RUN && has_file(path, OPTIMIZER_FILE);
     if (checkpoint->has_optimizer && open_tensors(&checkpoint->optimizer, path, OPTIMIZER_FILE, error)) return -1;
-    if (checkpoint->state && check_files(checkpoint, config_checksum, error)) return -1;
-    if (!verify) return 0;
+    if (checkpoint->state && check_files(checkpoint, need, config_checksum, error)) return -1;
     if (safetensors_verify(&checkpoint->model, error)) return -1;
     return checkpoint->has_optimizer ? safetensors_verify(&checkpoint->optimizer, error) : 0;
 }
 
-int checkpoint_open(Checkpoint *checkpoint, const char *path, int verify, Error *error) {
+int checkpoint_open(Checkpoint *checkpoint, const char *path, CheckpointNeed need, Error *error) {
     *checkpoint = (Checkpoint){0};
     if (!file_exists(path)) return error_set(error, "%.700s: expected a checkpoint, found nothing of that name", path);
     if (!file_is_directory(path))
         return error_set(error, "%.700s: expected a checkpoint directory, found something else", path);
     checkpoint->path = memory_copy_string(path);
-    if (open_files(checkpoint, verify, error) == 0) return 0;
+    if (open_files(checkpoint, need, error) == 0) return 0;
     checkpoint_close(checkpoint);
     return -1;
 }
@@ -447,17 +452,17 @@ void checkpoint_close(Checkpoint *checkpoint) {
     *checkpoint = (Checkpoint){0};
 }
 
-int checkpoint_open_newest(Checkpoint *checkpoint, const char *path, Error *error) {
+int checkpoint_open_newest(Checkpoint *checkpoint, const char *path, CheckpointNeed need, Error *error) {
     int64_t *steps = NULL;
     int count = has_file(path, CONFIG_FILE) ? 0 : checkpoint_list(&steps, path);
     if (count == 0) {
         free(steps);
-        return checkpoint_open(checkpoint, path, 1, error);
+        return checkpoint_open(checkpoint, path, need, error);
     }
     int result = -1;
     for (int i = count - 1; i >= 0 && result != 0; i--) {
         char *candidate = checkpoint_path(path, steps[i]);
-        result = checkpoint_open(checkpoint, candidate, 1, error);
+        result = checkpoint_open(checkpoint, candidate, need, error);
         if (result == 0 && i < count - 1) warn("continuing from %s, the newest checkpoint that verifies", candidate);
         if (result != 0 && i > 0) warn("%s (trying the checkpoint before it)", error->text);
         free(candidate);
@@ -467,6 +472,24 @@ int checkpoint_open_newest(Checkpoint *checkpoint, const char *path, Error *erro
 }
 
 // ---- reading
+
+char *checkpoint_tokenizer(const Checkpoint *checkpoint) {
+    return has_file(checkpoint->path, TOKENIZER_FILE) ? path_join(checkpoint->path, TOKENIZER_FILE) : NULL;
+}
+
+int checkpoint_adds_bos(const Checkpoint *checkpoint, int *adds, Error *error) {
+    json_t *config = NULL;
+    uint64_t unused;
+    if (has_file(checkpoint->path, TOKENIZER_CONFIG_FILE) &&
+        read_json(&config, &unused, checkpoint->path, TOKENIZER_CONFIG_FILE, error)) {
+        json_decref(config);
+        return -1;
+    }
+    const json_t *said = json_object_get(config, "add_bos_token");
+    *adds = json_is_boolean(said) ? json_is_true(said) : checkpoint->state != NULL;
+    json_decref(config);
+    return 0;
+}
 
 static const char *without_prefix(const char *name) {
     static const char prefix[] = "transformer.";

@@ -4,7 +4,8 @@
 //   model.safetensors       weights under Hugging Face's names, (in,out) layout; an attention's constants beside them
 //   optimizer.safetensors   AdamW's moments: NAME.m, NAME.v  (absent in a directory that Hugging Face saved)
 //   state.json              step, tokens seen, loader position, options, checksums of the files (absent there too)
-//   tokenizer.tiktoken      the vocabulary, when the trainer was told one
+//   tokenizer.tiktoken      the vocabulary, when the trainer knows one; and the same in tokenizer.json and
+//                           tokenizer_config.json, for Hugging Face's AutoTokenizer
 //
 // A directory appears under its final name only when it is complete and on the disk. While one is written it is called
 // step_00001000.tmp; one that is being replaced is step_00001000.old until the new one stands in its place, and counts
@@ -13,6 +14,7 @@
 #define CORE_CHECKPOINT_H
 
 #include "error.h"
+#include "file.h"
 #include "safetensors.h"
 
 #include <jansson.h>
@@ -24,7 +26,8 @@ typedef struct { // what a trainer hands over to be saved
     int model_count;
     const Tensor *optimizer; // with count 0 no such file is written
     int optimizer_count;
-    const char *tokenizer_path; // copied into the directory; NULL: none
+    const MemoryFile *files; // the vocabulary's
+    int file_count;
 } CheckpointContents;
 
 typedef struct { // an open checkpoint
@@ -33,7 +36,7 @@ typedef struct { // an open checkpoint
     json_t *state; // NULL when there is none
     Safetensors model;
     Safetensors optimizer;
-    int has_optimizer;
+    int has_optimizer; // and it was needed
 } Checkpoint;
 
 // ---- saving
@@ -54,13 +57,20 @@ int checkpoint_move(const char *run, int64_t step, const char *to, Error *error)
 // Whether `path` is a checkpoint, and not a run with checkpoints in it.
 int checkpoint_is(const char *path);
 
-// Opens one checkpoint directory: headers validated, and with `verify` all checksums.
-int checkpoint_open(Checkpoint *checkpoint, const char *path, int verify, Error *error);
+// What has to be there and unharmed. A file that is not needed is not opened: damage in it takes nothing away.
+typedef enum {
+    CHECKPOINT_WEIGHTS, // to use the model: configuration, weights, vocabulary
+    CHECKPOINT_RUN,     // to continue training: the optimizer too
+    CHECKPOINT_ALL,     // to vouch for everything, also for what only other programs read
+} CheckpointNeed;
+
+// Opens one checkpoint directory and verifies what is needed of it.
+int checkpoint_open(Checkpoint *checkpoint, const char *path, CheckpointNeed need, Error *error);
 void checkpoint_close(Checkpoint *checkpoint); // safe to call twice and after a failed open
 
 // Opens `path` if it is a checkpoint, else the newest checkpoint of the run `path` that verifies; skipped ones are
 // reported with warn().
-int checkpoint_open_newest(Checkpoint *checkpoint, const char *path, Error *error);
+int checkpoint_open_newest(Checkpoint *checkpoint, const char *path, CheckpointNeed need, Error *error);
 
 // The steps of a run's checkpoints, ascending; free() the list. Returns their number (0 when there are none).
 int checkpoint_list(int64_t **steps, const char *run);
@@ -68,6 +78,13 @@ int checkpoint_list(int64_t **steps, const char *run);
 char *checkpoint_path(const char *run, int64_t step);
 
 // ---- reading
+
+// The path of the vocabulary that the model was trained with; NULL when the checkpoint has none. free() it.
+char *checkpoint_tokenizer(const Checkpoint *checkpoint);
+
+// Does the model expect end-of-text before a text? As tokenizer_config.json says (add_bos_token), or else: yes, when it was
+// trained here, where every document begins so.
+int checkpoint_adds_bos(const Checkpoint *checkpoint, int *adds, Error *error);
 
 // Fills the wanted tensors (`data` is the float destination) from the model file. Names match with and without the
 // "transformer." prefix; F16, BF16 and F64 are converted. Refuses missing and unknown tensors, wrong shapes, numbers that

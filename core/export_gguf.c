@@ -18,6 +18,12 @@
 enum { GGUF_VERSION = 3, GGUF_ALIGNMENT = 32, GGUF_F32 = 0, GGUF_NORMAL_TOKEN = 1, GGUF_CONTROL_TOKEN = 3 };
 typedef enum { GGUF_U32 = 4, GGUF_I32 = 5, GGUF_FLOAT = 6, GGUF_BOOL = 7, GGUF_STRING = 8, GGUF_ARRAY = 9 } GgufType;
 
+typedef struct {
+    ModelTensors tensors;
+    char *tokenizer_path; // NULL: none beside the model
+    int adds_bos;         // it expects end-of-text before a text
+} Model;
+
 // ---- what stands before the tensors' numbers, in memory
 
 typedef struct {
@@ -85,7 +91,7 @@ static int add_string(void *context, uint32_t id, const char *text) {
     return 0;
 }
 
-static void put_vocabulary(Header *header, const Tokenizer *tokenizer) {
+static void put_vocabulary(Header *header, const Tokenizer *tokenizer, int adds_bos) {
     uint32_t end = tokenizer_end_of_text(tokenizer);
     uint64_t count = (uint64_t)end + 1;
     StringArray names = {.header = header}, merges = {.header = header};
@@ -103,7 +109,7 @@ static void put_vocabulary(Header *header, const Tokenizer *tokenizer) {
     value_u32(header, "tokenizer.ggml.bos_token_id", end);
     value_u32(header, "tokenizer.ggml.eos_token_id", end);
     begin_value(header, "tokenizer.ggml.add_bos_token", GGUF_BOOL);
-    put(header, &(uint8_t){0}, 1);
+    put(header, &(uint8_t){adds_bos != 0}, 1);
 }
 
 static void put_sizes(Header *header, const GPT2Config *config) {
@@ -196,7 +202,8 @@ static int write_tensors(FileWriter *writer, const ModelTensors *model, Error *e
     return failed ? -1 : 0;
 }
 
-static int write_gguf(const char *path, const ModelTensors *model, const Tokenizer *tokenizer, Error *error) {
+static int write_gguf(const char *path, const Model *source, const Tokenizer *tokenizer, Error *error) {
+    const ModelTensors *model = &source->tensors;
     Header header = {0};
     FileWriter writer;
     put(&header, "GGUF", 4);
@@ -205,7 +212,7 @@ static int write_gguf(const char *path, const ModelTensors *model, const Tokeniz
     size_t value_count = header.size;
     put_u64(&header, 0);
     put_sizes(&header, &model->config);
-    put_vocabulary(&header, tokenizer);
+    put_vocabulary(&header, tokenizer, source->adds_bos);
     memcpy(header.bytes + value_count, &header.values, sizeof header.values);
     uint64_t bytes = put_tensors(&header, model);
     int failed = file_writer_open(&writer, path, aligned(header.size) + bytes, error);
@@ -219,11 +226,6 @@ static int write_gguf(const char *path, const ModelTensors *model, const Tokeniz
 }
 
 // ---- reading
-
-typedef struct {
-    ModelTensors tensors;
-    char *tokenizer_path; // NULL: none beside the model
-} Model;
 
 static void allocate(Model *model, const GPT2Config *config) {
     ModelTensors *tensors = &model->tensors;
@@ -259,13 +261,14 @@ static int refuse_attention(const Checkpoint *checkpoint, Error *error) {
 static int read_checkpoint(Model *model, const char *path, Error *error) {
     Checkpoint checkpoint;
     GPT2Config config;
-    if (checkpoint_open_newest(&checkpoint, path, error)) return -1;
+    if (checkpoint_open_newest(&checkpoint, path, CHECKPOINT_WEIGHTS, error)) return -1;
     int failed = refuse_attention(&checkpoint, error) ||
-                 gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error);
+                 gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error) ||
+                 checkpoint_adds_bos(&checkpoint, &model->adds_bos, error);
     if (!failed) {
         allocate(model, &config);
         failed = model_read_checkpoint(&model->tensors, &checkpoint, MODEL_WEIGHTS, error);
-        model->tokenizer_path = path_join(checkpoint.path, "tokenizer.tiktoken");
+        model->tokenizer_path = checkpoint_tokenizer(&checkpoint);
     }
     checkpoint_close(&checkpoint);
     return failed ? -1 : 0;
@@ -273,7 +276,7 @@ static int read_checkpoint(Model *model, const char *path, Error *error) {
 
 static int load_tokenizer(Tokenizer **tokenizer, const Model *model, const char *path, Error *error) {
     int V = model->tensors.config.V;
-    if (!path && model->tokenizer_path && file_exists(model->tokenizer_path)) path = model->tokenizer_path;
+    if (!path) path = model->tokenizer_path;
     if (!path) path = "data/gpt2.tiktoken";
     if (tokenizer_load(tokenizer, path, V, error)) return -1;
     if (tokenizer_vocab_size(*tokenizer) == V) return 0;
@@ -313,7 +316,7 @@ int main(int argc, char **argv) {
     die_if(llmc_model_is(paths[0]) ? read_llmc(&model, paths[0], &error) : read_checkpoint(&model, paths[0], &error),
            &error);
     die_if(load_tokenizer(&tokenizer, &model, tokenizer_path, &error), &error);
-    die_if(write_gguf(paths[1], &model.tensors, tokenizer, &error), &error);
+    die_if(write_gguf(paths[1], &model, tokenizer, &error), &error);
     printf("%s: %llu weights, %d tokens\n", paths[1], (unsigned long long)gpt2_config_parameters(&model.tensors.config),
            model.tensors.config.V);
     tokenizer_free(tokenizer);

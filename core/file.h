@@ -50,6 +50,12 @@ void file_writer_abort(FileWriter *writer);               // the temporary file 
 // The whole protocol for a text that is in memory.
 int file_replace(const char *path, const void *data, size_t bytes, Error *error);
 
+typedef struct { // a file that is kept in memory until its directory is written
+    const char *name;
+    char *text; // free() it
+    size_t bytes;
+} MemoryFile;
+
 // ---- directories
 
 int directory_create(const char *path, Error *error); // with its parents; existing ones are fine

@@ -133,13 +133,13 @@ int model_read_llmc(const ModelTensors *model, const LlmcModel *file, Error *err
     return result;
 }
 
-int model_save(const ModelTensors *model, const char *run, int64_t step, const json_t *state,
-               const char *tokenizer_path, Error *error) {
+int model_save(const ModelTensors *model, const char *run, int64_t step, const json_t *state, const MemoryFile *files,
+               int file_count, Error *error) {
     Tensor *tensors, *moments;
     char(*names)[64], (*moment_names)[80];
     json_t *attention = attention_to_json(model->attention, &model->attention_config);
     json_t *config = gpt2_config_to_json(&model->config, attention);
-    CheckpointContents contents = {.config = config, .state = state, .tokenizer_path = tokenizer_path};
+    CheckpointContents contents = {.config = config, .state = state, .files = files, .file_count = file_count};
     contents.model_count = list_tensors(model, MODEL_WEIGHTS | MODEL_CONSTANTS, &tensors, &names);
     contents.optimizer_count = list_moments(model, &moments, &moment_names);
     contents.model = tensors, contents.optimizer = moments;

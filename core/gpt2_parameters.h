@@ -49,8 +49,8 @@ enum { MODEL_WEIGHTS = 1, MODEL_CONSTANTS = 2 };
 int model_read_checkpoint(const ModelTensors *model, const Checkpoint *checkpoint, int which, Error *error);
 int model_read_optimizer(const ModelTensors *model, const Checkpoint *checkpoint, Error *error);
 int model_read_llmc(const ModelTensors *model, const LlmcModel *file, Error *error);
-// Saves RUN/step_...: weights, constants, moments, and `state`.
-int model_save(const ModelTensors *model, const char *run, int64_t step, const json_t *state,
-               const char *tokenizer_path, Error *error);
+// Saves RUN/step_...: weights, constants, moments, `state`, and the vocabulary's files.
+int model_save(const ModelTensors *model, const char *run, int64_t step, const json_t *state, const MemoryFile *files,
+               int file_count, Error *error);
 
 #endif

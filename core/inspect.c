@@ -175,10 +175,28 @@ static void print_state(const json_t *state) {
     }
 }
 
+// Opens as much of a checkpoint as is unharmed: everything, what a run needs, or what the model needs. `damage` is empty, or
+// says what is wrong with the rest.
+static int open_unharmed(Checkpoint *checkpoint, const char *path, Error *damage, Error *error) {
+    int has_damage = checkpoint_open(checkpoint, path, CHECKPOINT_ALL, damage);
+    if (!has_damage) damage->text[0] = 0;
+    if (!has_damage || checkpoint_open(checkpoint, path, CHECKPOINT_RUN, error) == 0) return 0;
+    return checkpoint_open(checkpoint, path, CHECKPOINT_WEIGHTS, error);
+}
+
+static void print_optimizer(const Checkpoint *checkpoint, const Error *damage) {
+    if (damage->text[0]) print_text("damaged beside the model", damage->text);
+    if (checkpoint->has_optimizer)
+        print_text("checksums of the optimizer", checksum_verdict(&checkpoint->optimizer));
+    else if (!damage->text[0])
+        print_text("optimizer", "none");
+}
+
 static int inspect_checkpoint(const char *path, Error *error) {
     Checkpoint checkpoint;
+    Error damage;
     const char *damaged = NULL, *damaged_moment = NULL;
-    if (checkpoint_open(&checkpoint, path, 1, error)) return -1;
+    if (open_unharmed(&checkpoint, path, &damage, error)) return -1;
     printf("checkpoint %s\n", path);
     if (print_config(&checkpoint, error)) {
         checkpoint_close(&checkpoint);
@@ -186,10 +204,7 @@ static int inspect_checkpoint(const char *path, Error *error) {
     }
     print_count("numbers in the model file", count_numbers(&checkpoint.model));
     print_text("checksums of the model", checksum_verdict(&checkpoint.model));
-    if (checkpoint.has_optimizer)
-        print_text("checksums of the optimizer", checksum_verdict(&checkpoint.optimizer));
-    else
-        print_text("optimizer", "none");
+    print_optimizer(&checkpoint, &damage);
     print_state(checkpoint.state);
     print_tensors("model.safetensors", checkpoint.model.tensors, checkpoint.model.count, &damaged);
     if (checkpoint.has_optimizer)
@@ -198,7 +213,7 @@ static int inspect_checkpoint(const char *path, Error *error) {
     refuse_not_finite(checkpoint.model.path, damaged);
     if (damaged_moment) refuse_not_finite(checkpoint.optimizer.path, damaged_moment);
     checkpoint_close(&checkpoint);
-    return 0;
+    return damage.text[0] ? error_set(error, "%s", damage.text) : 0;
 }
 
 // ---- a run
@@ -216,13 +231,12 @@ static void print_number_or_dash(const json_t *value, int width, const char *for
 // A line of the run's table; returns -1 when the checkpoint is damaged.
 static int print_run_line(const char *run, int64_t step) {
     Checkpoint checkpoint;
-    Error error;
-    char *path = checkpoint_path(run, step);
-    int damaged = checkpoint_open(&checkpoint, path, 1, &error);
+    Error error, damage;
+    char *path = checkpoint_path(run, step), why[sizeof error.text];
+    int failed = open_unharmed(&checkpoint, path, &damage, &error);
     free(path);
     printf("%12" PRId64, step);
-    if (damaged) {
-        char why[sizeof error.text];
+    if (failed) {
         printf(" %14s %10s %10s  damaged: %s\n", "-", "-", "-", printable(error.text, why, sizeof why));
         return -1;
     }
@@ -230,9 +244,13 @@ static int print_run_line(const char *run, int64_t step) {
     if (!loss) loss = json_object_get(checkpoint.state, "validation_loss");
     print_number_or_dash(json_object_get(checkpoint.state, "tokens"), 14, "%.0f");
     print_number_or_dash(loss, 10, "%.6f");
-    printf(" %10.1f  verified\n", checkpoint_megabytes(&checkpoint));
+    printf(" %10.1f  ", checkpoint_megabytes(&checkpoint));
+    if (damage.text[0])
+        printf("the model verified, damaged: %s\n", printable(damage.text, why, sizeof why));
+    else
+        printf("verified\n");
     checkpoint_close(&checkpoint);
-    return 0;
+    return damage.text[0] ? -1 : 0;
 }
 
 static int inspect_run(const char *path, const int64_t *steps, int count, Error *error) {

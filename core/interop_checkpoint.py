@@ -11,7 +11,7 @@ import tempfile
 import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, pipeline
 
 V, T, CONTEXT = 61, 24, 32
 SIZES = ["--layers", "2", "--heads", "2", "--width", "32", "--context", str(CONTEXT), "--vocab", str(V)]
@@ -28,6 +28,7 @@ def run(*command):
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}: {result.stderr.strip()}")
+    return result.stdout
 
 
 def train(*options):
@@ -170,9 +171,57 @@ def others_are_not_mistaken(directory):
         check("another attention is refused there", "slay-gpt2" in str(error), error)
 
 
+STRINGS = ["The old lantern was", "", " ", "  two  spaces , don't stop .\n\n\tEnd", "caf\u00e9 \u6f22\u5b57 \U0001f642 1234",
+           "'s 'S x'll\u2019ll \u00a0\u3000.", "e\u0301 \u0663\u00bd \x07\x7f"]
+
+
+def check_tokenizer(name, tokenizer, vocabulary, size):
+    """Their ids are ours behind one end-of-text, which is no part of the text."""
+    here = [[int(i) for i in run("./tokenize", "encode", "--ids", "--vocab-file", vocabulary, path).split()]
+            for path in write_strings(os.path.dirname(vocabulary))]
+    there = [tokenizer(string)["input_ids"] for string in STRINGS]
+    check(f"{name}: the same tokens behind end-of-text", there == [[size - 1] + ids for ids in here], there, here)
+    check(f"{name}: the same vocabulary size and ends",
+          (len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id) == (size, size - 1, size - 1))
+    back = [tokenizer.decode(ids, skip_special_tokens=True) for ids in there]
+    check(f"{name}: the same text again", back == STRINGS, back)
+
+
+def write_strings(directory):
+    paths = [os.path.join(directory, f"string{i}") for i in range(len(STRINGS))]
+    for path, string in zip(paths, STRINGS):
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(string)
+    return paths
+
+
+def tokenizer_opened_there(directory):
+    """A checkpoint is all that AutoTokenizer and a pipeline need to write what sample_gpt2 writes."""
+    path = lambda name: os.path.join(directory, name)
+    size, prompt = 600, "The old lantern was"
+    run("./stories", "--stories", "200", "--seed", "3", "--out", path("text"))
+    run("./tokenize", "train", "--vocab", str(size), "--out", path("vocab"), path("text"))
+    run("./tokenize", "encode", "--vocab-file", path("vocab"), "--out", path("shard"), path("text"))
+    options = ["--train", path("shard_train_000000.bin"), "--tokenizer", path("vocab"), "--layers", "2", "--heads", "2",
+               "--width", "64", "--context", "64", "--batch", "8", "--warmup", "5", "--lr", "0.002", "--documents"]
+    train(*options, "--steps", "300", "--out", path("stories"))
+    checkpoint = path("stories/step_00000300")
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    check_tokenizer("tokenizer", tokenizer, path("vocab"), size)
+    tokenizer.save_pretrained(path("resaved"))
+    check_tokenizer("tokenizer, saved there again", AutoTokenizer.from_pretrained(path("resaved")), path("vocab"), size)
+    here = run("./sample_gpt2", checkpoint, "--prompt", prompt, "--tokens", "24", "--temperature", "0", "--no-stats")
+    there = pipeline("text-generation", model=checkpoint)(prompt, max_new_tokens=24, do_sample=False)[0]["generated_text"]
+    check("pipeline: the same greedy text", here == there + "\n", repr(here), repr(there))
+    unbegun = run("./sample_gpt2", checkpoint, "--prompt", prompt, "--tokens", "24", "--temperature", "0", "--no-stats", "--no-begin")
+    check("pipeline: it begins a document", here != unbegun, repr(here))
+    train(*options, "--attention", "slay", "--steps", "1", "--out", path("slay"))
+    check_tokenizer("tokenizer of another attention", AutoTokenizer.from_pretrained(path("slay/step_00000001")), path("vocab"), size)
+
+
 def main():
     run("make", "-s", "build/gpt2_eval")
-    for test in ours_opened_there, theirs_opened_here, there_and_back, others_are_not_mistaken:
+    for test in ours_opened_there, theirs_opened_here, there_and_back, others_are_not_mistaken, tokenizer_opened_there:
         with tempfile.TemporaryDirectory() as directory:
             try:
                 test(directory)

@@ -3,6 +3,7 @@
 Run from the project's root by scripts/test_interop.sh. Last line: `N passed, N failed`.
 """
 import os
+import shutil
 import subprocess
 import tempfile
 
@@ -11,7 +12,8 @@ import numpy as np
 import xllamacpp
 from safetensors.numpy import load_file
 
-CONTEXT, TEXT_TOKENS, PROMPT = 64, 24, "The old lantern was"
+CONTEXT, TEXT_TOKENS, STEPS, PROMPT = 64, 24, 150, "The old lantern was"
+VOCABULARY = 600
 passed = failed = 0
 
 
@@ -33,13 +35,13 @@ def train(directory, *options):
     path = lambda name: os.path.join(directory, name)
     if not os.path.exists(path("vocab")):
         run("./stories", "--stories", "200", "--seed", "3", "--out", path("text"))
-        run("./tokenize", "train", "--vocab", "600", "--out", path("vocab"), path("text"))
+        run("./tokenize", "train", "--vocab", str(VOCABULARY), "--out", path("vocab"), path("text"))
         run("./tokenize", "encode", "--vocab-file", path("vocab"), "--out", path("shard"), path("text"))
     out = path("run" + "".join(options).replace("-", "_"))
     run("./train_gpt2", "--quiet", "--train", path("shard_train_000000.bin"), "--tokenizer", path("vocab"), "--layers",
-        "2", "--heads", "2", "--width", "64", "--context", str(CONTEXT), "--batch", "8", "--steps", "60", "--warmup", "5",
-        "--lr", "0.005", "--out", out, *options)
-    return os.path.join(out, "step_00000060")
+        "2", "--heads", "2", "--width", "64", "--context", str(CONTEXT), "--batch", "8", "--steps", str(STEPS), "--warmup",
+        "5", "--lr", "0.005", "--documents", "--out", out, *options)
+    return os.path.join(out, f"step_{STEPS:08}")
 
 
 def tensors_are_ours(checkpoint, path):
@@ -72,23 +74,40 @@ def logits_here(checkpoint, ids, directory):
     return load_file(target)["logits"][-1]
 
 
-def text_is_ours(checkpoint, path, directory):
+def text_is_ours(name, checkpoint, path, directory, begins):
+    """Whether a text begins with end-of-text is left to llama.cpp, which goes by the file. Returns the text."""
+    end = VOCABULARY - 1
+    reader = gguf.GGUFReader(path)
+    values = [reader.get_field(f"tokenizer.ggml.{key}").contents() for key in ("add_bos_token", "bos_token_id", "eos_token_id")]
+    check(f"{name}: the file says what a text begins with", values == [begins, end, end], values)
     server = open_llama(path)
     answer = server.handle_completions({"prompt": PROMPT, "max_tokens": TEXT_TOKENS, "temperature": 0, "logprobs": 5,
                                         "n_probs": 5, "ignore_eos": True, "cache_prompt": False})
     there = answer["choices"][0]["text"]
-    here = run("./sample_gpt2", checkpoint, "--prompt", PROMPT, "--no-begin", "--tokens", str(TEXT_TOKENS),
-               "--temperature", "0", "--no-stop", "--no-stats").decode().rstrip("\n")
-    check("the same greedy text", here == PROMPT + there, repr(here), repr(PROMPT + there))
+    here = run("./sample_gpt2", checkpoint, "--prompt", PROMPT, *([] if begins else ["--no-begin"]), "--tokens",
+               str(TEXT_TOKENS), "--temperature", "0", "--no-stop", "--no-stats", "--tokenizer",
+               os.path.join(directory, "vocab")).decode().removesuffix("\n")
+    check(f"{name}: the same greedy text", here == PROMPT + there, repr(here), repr(PROMPT + there))
     ids = [int(i) for i in run("./tokenize", "encode", "--vocab-file", os.path.join(directory, "vocab"), "--ids",
                                os.path.join(directory, "prompt")).split()]
+    ids = [end] * begins + ids
     usage = answer.get("usage", {}).get("prompt_tokens")
-    check("the same tokens of the prompt", usage == len(ids), usage, ids)
+    check(f"{name}: the same tokens of the prompt", usage == len(ids), usage, ids)
     logits = logits_here(checkpoint, ids, directory).astype(np.float64)
     logprobs = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
     first = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     worst = max(abs(logprobs[item["id"]] - item["logprob"]) for item in first)
-    check("log-probabilities equal within 1e-4", worst < 1e-4, worst)
+    check(f"{name}: log-probabilities equal within 1e-4", worst < 1e-4, worst)
+    return there
+
+
+def plain_copy(checkpoint, directory):
+    """The weights as a Hugging Face directory that says nothing of a tokenizer."""
+    plain = os.path.join(directory, "plain")
+    os.mkdir(plain)
+    for name in "config.json", "model.safetensors":
+        shutil.copy(os.path.join(checkpoint, name), plain)
+    return plain
 
 
 def other_attentions_are_refused(directory):
@@ -105,7 +124,11 @@ def main():
             file.write(PROMPT)
         run("./export_gguf", checkpoint, path)
         tensors_are_ours(checkpoint, path)
-        text_is_ours(checkpoint, path, directory)
+        begun = text_is_ours("trained here", checkpoint, path, directory, True)
+        plain, plain_path = plain_copy(checkpoint, directory), os.path.join(directory, "plain.gguf")
+        run("./export_gguf", plain, plain_path, "--tokenizer", os.path.join(directory, "vocab"))
+        other = text_is_ours("of others", plain, plain_path, directory, False)
+        check("it makes a difference", begun != other, repr(begun))
         other_attentions_are_refused(directory)
     print(f"{passed} passed, {failed} failed")
     return failed != 0

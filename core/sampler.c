@@ -176,21 +176,10 @@ static int load_llmc(Sampler *sampler, Error *error) {
     return result;
 }
 
-// Where the vocabulary is when --tokenizer does not say: in the checkpoint, or GPT-2's in data/.
-static void find_tokenizer(Sampler *sampler, const char *directory) {
-    char *path = path_join(directory, "tokenizer.tiktoken");
-    if (sampler->settings.tokenizer_path)
-        free(path);
-    else if (file_exists(path))
-        sampler->settings.tokenizer_path = path;
-    else
-        free(path);
-}
-
 static int load_checkpoint(Sampler *sampler, Error *error) {
     Checkpoint checkpoint;
     const Attention *attention = attention_find("softmax");
-    if (checkpoint_open_newest(&checkpoint, sampler->settings.model, error)) return -1;
+    if (checkpoint_open_newest(&checkpoint, sampler->settings.model, CHECKPOINT_WEIGHTS, error)) return -1;
     int failed = gpt2_config_from_json(&sampler->config, checkpoint.config, checkpoint.path, error);
     const json_t *saved = failed ? NULL : gpt2_config_attention(checkpoint.config);
     AttentionConfig attention_config = {0};
@@ -200,7 +189,7 @@ static int load_checkpoint(Sampler *sampler, Error *error) {
         sampler->model = sampler->backend->create(&sampler->config, attention, &attention_config);
         ModelTensors tensors = sampler->backend->tensors(sampler->model);
         failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
-        find_tokenizer(sampler, checkpoint.path);
+        if (!sampler->settings.tokenizer_path) sampler->settings.tokenizer_path = checkpoint_tokenizer(&checkpoint);
     }
     checkpoint_close(&checkpoint);
     return failed ? -1 : 0;

@@ -45,10 +45,10 @@ static json_t *state_of(const Training *training) {
 }
 
 static int write_checkpoint(Training *training, const ModelTensors *model, Error *error) {
-    const Settings *settings = &training->settings;
     json_t *state = state_of(training);
     if (!state) return error_set(error, "the run's state cannot be written as JSON");
-    int result = model_save(model, training->run.directory, training->step, state, settings->tokenizer, error);
+    int result = model_save(model, training->run.directory, training->step, state, training->vocabulary,
+                            training->vocabulary_files, error);
     json_decref(state);
     return result;
 }
@@ -142,7 +142,7 @@ static int read_saved(Training *training, const ModelTensors *model, Error *erro
     Checkpoint checkpoint;
     int rollbacks = training->rollbacks + 1;
     double factor = training->rate_factor * ROLLBACK_RATE;
-    if (checkpoint_open_newest(&checkpoint, training->settings.out, error)) return -1;
+    if (checkpoint_open_newest(&checkpoint, training->settings.out, CHECKPOINT_RUN, error)) return -1;
     int failed = model_read_checkpoint(model, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error) ||
                  model_read_optimizer(model, &checkpoint, error) ||
                  training_read_state(training, checkpoint.state, checkpoint.path, error);

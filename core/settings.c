@@ -54,7 +54,7 @@ static void add_data_options(Options *options, Settings *settings) {
     const Option items[] = {
         SETTING("data", "train", 'i', OPTION_STRING, train, 0, 0, "SHARDS", "training shards: a file, a directory or a 'glob'"),
         SETTING("data", "val", 'j', OPTION_STRING, val, 0, 0, "SHARDS", "validation shards"),
-        SETTING("data", "tokenizer", 0, OPTION_STRING, tokenizer, 0, 0, "FILE", "vocabulary, for bits per byte; saved with checkpoints"),
+        SETTING("data", "tokenizer", 0, OPTION_STRING, tokenizer, 0, 0, "FILE", "vocabulary, for bits per byte; saved with checkpoints; default: that of --init"),
         SETTING("data", "shuffle", 0, OPTION_FLAG, shuffle, 0, 1, NULL, "rows in random order; --no-shuffle: in file order"),
         SETTING("data", "documents", 0, OPTION_FLAG, documents, 0, 1, NULL, "rows begin at documents (end-of-text is the last token)"),
         SETTING("run", "out", 'o', OPTION_STRING, out, 0, 0, "RUN", "run directory: metrics and checkpoints"),

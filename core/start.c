@@ -6,7 +6,6 @@
 #include "parallel.h"
 #include "progress.h"
 #include "threads.h"
-#include "../dataloader/tokenizer.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -31,16 +30,15 @@ void training_stop_together_if(int status, Training *training, Error *error) {
 
 // ---- data and vocabulary
 
-// The vocabulary's size, and how many bytes each token stands for.
-static int load_vocabulary(Training *training, Error *error) {
+// The vocabulary's size, how many bytes each token stands for, and the files to save. Nothing is read from the user's disk
+// again, where the vocabulary may change or go away while the run lasts.
+static int use_vocabulary(Training *training, const Tokenizer *tokenizer, const char *path, Error *error) {
     Settings *settings = &training->settings;
-    Tokenizer *tokenizer;
-    if (!settings->tokenizer) return 0;
-    if (tokenizer_load(&tokenizer, settings->tokenizer, settings->model.V, error)) return -1;
-    int V = tokenizer_vocab_size(tokenizer), failed = settings->model.V && settings->model.V != V;
-    if (failed)
-        error_set(error, "%.700s: expected a vocabulary of %d tokens for this model, found %d", settings->tokenizer,
-                  settings->model.V, V);
+    int V = tokenizer_vocab_size(tokenizer);
+    if (settings->model.V && settings->model.V != V)
+        return error_set(error,
+                         "%.700s: expected a vocabulary of %d tokens for this model, found %d; give its --tokenizer",
+                         path, settings->model.V, V);
     settings->model.V = V;
     training->token_bytes = memory_allocate((size_t)V, sizeof(int), "the tokens' lengths");
     for (int id = 0; id < V; id++) {
@@ -48,7 +46,23 @@ static int load_vocabulary(Training *training, Error *error) {
         tokenizer_token(tokenizer, (uint32_t)id, &bytes);
         training->token_bytes[id] = (int)bytes;
     }
+    if (parallel_rank() != 0) return 0;
+    training->vocabulary_files = TOKENIZER_FILES;
+    return tokenizer_make_files(training->vocabulary, tokenizer, error);
+}
+
+// Reads the vocabulary. Unless --tokenizer names one, it is that of the checkpoint to start from (`start`, or NULL), which
+// its model was trained with.
+static int load_vocabulary(Training *training, const Checkpoint *start, Error *error) {
+    const char *path = training->settings.tokenizer;
+    int is_chosen = options_find(&training->options, "tokenizer")->given;
+    char *own = start && !is_chosen ? checkpoint_tokenizer(start) : NULL;
+    if (own) path = own;
+    Tokenizer *tokenizer = NULL;
+    int failed = path && (tokenizer_load(&tokenizer, path, training->settings.model.V, error) ||
+                          use_vocabulary(training, tokenizer, path, error));
     tokenizer_free(tokenizer);
+    free(own);
     return failed ? -1 : 0;
 }
 
@@ -100,7 +114,7 @@ static int open_data(Training *training, Error *error) {
 
 static int open_fresh(Training *training, Error *error) {
     training->start = START_FRESH;
-    return load_vocabulary(training, error) ||
+    return load_vocabulary(training, NULL, error) ||
            settings_finish(&training->settings, &training->options, &training->attention, NULL, error);
 }
 
@@ -119,12 +133,12 @@ static int open_checkpoint(Training *training, Error *error) {
     Settings *settings = &training->settings;
     GPT2Config config;
     training->start = START_CHECKPOINT;
-    if (checkpoint_open_newest(&training->checkpoint, settings->init, error)) return -1;
+    if (checkpoint_open_newest(&training->checkpoint, settings->init, CHECKPOINT_WEIGHTS, error)) return -1;
     const json_t *saved = gpt2_config_attention(training->checkpoint.config);
     if (options_find(&training->options, "attention")->given) saved = NULL;
     training->keeps_constants = saved != NULL;
     return gpt2_config_from_json(&config, training->checkpoint.config, settings->init, error) ||
-           take_sizes(training, &config, error) || load_vocabulary(training, error) ||
+           take_sizes(training, &config, error) || load_vocabulary(training, &training->checkpoint, error) ||
            settings_finish(settings, &training->options, &training->attention, saved, error);
 }
 
@@ -132,7 +146,7 @@ static int open_llmc(Training *training, Error *error) {
     Settings *settings = &training->settings;
     training->start = START_LLMC;
     if (llmc_model_open(&training->llmc, settings->init, error)) return -1;
-    return take_sizes(training, &training->llmc.config, error) || load_vocabulary(training, error) ||
+    return take_sizes(training, &training->llmc.config, error) || load_vocabulary(training, NULL, error) ||
            settings_finish(settings, &training->options, &training->attention, NULL, error);
 }
 
@@ -149,7 +163,7 @@ static int open_run(Training *training, Error *error) {
     Settings *settings = &training->settings;
     Checkpoint *checkpoint = &training->checkpoint;
     training->start = START_RUN;
-    if (checkpoint_open_newest(checkpoint, settings->resume, error)) return -1;
+    if (checkpoint_open_newest(checkpoint, settings->resume, CHECKPOINT_RUN, error)) return -1;
     if (!checkpoint->state || !checkpoint->has_optimizer)
         return error_set(error, "%.700s: expected a checkpoint with optimizer and state, found weights alone; use --init",
                          checkpoint->path);
@@ -158,7 +172,7 @@ static int open_run(Training *training, Error *error) {
     int is_timed = options_find(&training->options, "seconds")->given;
     int failed = settings_resume(&training->options, json_object_get(checkpoint->state, "options"),
                                  attention ? attention : softmax, settings->force, error) ||
-                 load_vocabulary(training, error) ||
+                 load_vocabulary(training, checkpoint, error) ||
                  settings_finish(settings, &training->options, &training->attention, attention ? attention : softmax,
                                  error);
     if (!is_timed) settings->seconds = 0; // the number of steps was settled when the run began

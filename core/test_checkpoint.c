@@ -115,12 +115,12 @@ static TinyModel *tiny_model(int version) {
 static const GPT2Config tiny_config = {MAX_T, V, 1, 2, C};
 
 // Saves version `version` of the model as `step`; takes over the reference to `attention`.
-static int save_with(json_t *attention, const char *run, int64_t step, int version, const char *tokenizer,
-                     Error *error) {
+static int save_files(json_t *attention, const char *run, int64_t step, int version, const MemoryFile *files, int count,
+                      Error *error) {
     TinyModel *tiny = tiny_model(version);
     json_t *config = gpt2_config_to_json(&tiny_config, attention);
     json_t *state = json_pack("{s:I, s:i, s:f}", "step", (json_int_t)step, "version", version, "loss", 1.0 / 3);
-    CheckpointContents contents = {config, state, tiny->model, TENSORS, tiny->optimizer, 2 * TENSORS, tokenizer};
+    CheckpointContents contents = {config, state, tiny->model, TENSORS, tiny->optimizer, 2 * TENSORS, files, count};
     int result = checkpoint_save(run, step, &contents, error);
     json_decref(attention);
     json_decref(config);
@@ -129,8 +129,16 @@ static int save_with(json_t *attention, const char *run, int64_t step, int versi
     return result;
 }
 
-static int save(const char *run, int64_t step, int version, const char *tokenizer, Error *error) {
-    return save_with(json_pack("{s:s, s:i}", "name", "slay", "M", 3), run, step, version, tokenizer, error);
+// `vocabulary` is the text of one, or NULL.
+static int save_with(json_t *attention, const char *run, int64_t step, int version, const char *vocabulary,
+                     Error *error) {
+    const MemoryFile files[] = {{"tokenizer.tiktoken", (char *)vocabulary, vocabulary ? strlen(vocabulary) : 0},
+                                {"tokenizer.json", "{\"model\":{}}", 12}};
+    return save_files(attention, run, step, version, files, vocabulary ? 2 : 0, error);
+}
+
+static int save(const char *run, int64_t step, int version, const char *vocabulary, Error *error) {
+    return save_with(json_pack("{s:s, s:i}", "name", "slay", "M", 3), run, step, version, vocabulary, error);
 }
 
 // The version that an open checkpoint holds, all of it and to the bit; -1 when anything differs.
@@ -151,7 +159,7 @@ static int version_of(const Checkpoint *checkpoint) {
 static int version_at(const char *path) {
     Checkpoint checkpoint;
     Error error = {""};
-    if (checkpoint_open_newest(&checkpoint, path, &error)) {
+    if (checkpoint_open_newest(&checkpoint, path, CHECKPOINT_RUN, &error)) {
         printf("    %s\n", error.text);
         return -1;
     }
@@ -179,17 +187,22 @@ static int entries(const char *directory, const char *part) {
 // ---- saving and opening
 
 static void test_round_trip(void) {
-    const char *run = fresh_run(), *vocabulary = test_path("vocabulary");
+    const char *run = fresh_run();
     char path[512];
     Error error = {""};
-    test_write(vocabulary, "IQ== 0\nIg== 1\n", 14);
-    CHECK(save(run, 12, 3, vocabulary, &error) == 0);
+    CHECK(save(run, 12, 3, "IQ== 0\nIg== 1\n", &error) == 0);
     snprintf(path, sizeof path, "%s/step_00000012", run);
-    CHECK(entries(path, "") == 5 && entries(path, ".tmp") == 0 && entries(run, "") == 1);
+    CHECK(entries(path, "") == 6 && entries(path, ".tmp") == 0 && entries(run, "") == 1);
     CHECK(version_at(run) == 3);
     CHECK(version_at(path) == 3);
     Checkpoint checkpoint;
-    CHECK(checkpoint_open(&checkpoint, path, 0, &error) == 0);
+    CHECK(checkpoint_open(&checkpoint, path, CHECKPOINT_ALL, &error) == 0);
+    char *vocabulary = checkpoint_tokenizer(&checkpoint);
+    size_t bytes = 0;
+    unsigned char *text = test_read(vocabulary, &bytes);
+    CHECK(bytes == 14 && memcmp(text, "IQ== 0\nIg== 1\n", 14) == 0);
+    free(text);
+    free(vocabulary);
     CHECK(json_integer_value(json_object_get(checkpoint.state, "step")) == 12);
     CHECK(json_real_value(json_object_get(checkpoint.state, "loss")) == 1.0 / 3);
     GPT2Config config = {0};
@@ -199,6 +212,81 @@ static void test_round_trip(void) {
     checkpoint_close(&checkpoint);
     CHECK(save(run, 12, 4, NULL, &error) == 0); // the same step again
     CHECK(version_at(run) == 4 && entries(run, "") == 1 && entries(path, "") == 4);
+    CHECK(checkpoint_open(&checkpoint, path, CHECKPOINT_ALL, &error) == 0);
+    CHECK(checkpoint_tokenizer(&checkpoint) == NULL);
+    checkpoint_close(&checkpoint);
+}
+
+// What is not needed is not looked at: it can be damaged or missing, and nothing older is taken in its place.
+static void check_opens(const char *run, CheckpointNeed need, int expected_step) {
+    Checkpoint checkpoint;
+    Error error = {""};
+    fflush(stderr);
+    int saved = dup(STDERR_FILENO), quiet = open("/dev/null", O_WRONLY);
+    dup2(quiet, STDERR_FILENO);
+    int status = checkpoint_open_newest(&checkpoint, run, need, &error);
+    dup2(saved, STDERR_FILENO);
+    close(saved), close(quiet);
+    CHECK(status == 0);
+    CHECK(status == 0 && json_integer_value(json_object_get(checkpoint.state, "step")) == expected_step);
+    CHECK(status == 0 && checkpoint.has_optimizer == (need >= CHECKPOINT_RUN));
+    checkpoint_close(&checkpoint);
+}
+
+static void test_only_what_is_needed(void) {
+    const char *run = fresh_run();
+    char file[512];
+    Error error = {""};
+    for (int step = 1; step <= 3; step++) CHECK(save(run, step, step, "IQ== 0\n", &error) == 0);
+    snprintf(file, sizeof file, "%s/step_00000003/tokenizer.json", run);
+    test_flip_bit(file, 3, 1); // only other programs read it
+    check_opens(run, CHECKPOINT_WEIGHTS, 3);
+    check_opens(run, CHECKPOINT_RUN, 3);
+    check_opens(run, CHECKPOINT_ALL, 2);
+    snprintf(file, sizeof file, "%s/step_00000003/optimizer.safetensors", run);
+    test_flip_bit(file, 6000, 2);
+    check_opens(run, CHECKPOINT_WEIGHTS, 3);
+    check_opens(run, CHECKPOINT_RUN, 2);
+    CHECK(truncate(file, 5) == 0);
+    check_opens(run, CHECKPOINT_WEIGHTS, 3);
+    check_opens(run, CHECKPOINT_RUN, 2);
+    CHECK(unlink(file) == 0);
+    check_opens(run, CHECKPOINT_WEIGHTS, 3);
+    check_opens(run, CHECKPOINT_RUN, 2);
+    snprintf(file, sizeof file, "%s/step_00000003/tokenizer.tiktoken", run);
+    test_flip_bit(file, 0, 1); // a model without its vocabulary is of no use
+    check_opens(run, CHECKPOINT_WEIGHTS, 2);
+}
+
+// Whether a text begins with end-of-text: as the tokenizer's configuration says, or because it was trained here.
+static void test_adds_bos(void) {
+    static const struct {
+        const char *config; // NULL: none
+        int has_state, expected;
+    } cases[] = {{NULL, 1, 1},
+                 {NULL, 0, 0},
+                 {"{\"add_bos_token\": false}", 1, 0},
+                 {"{\"add_bos_token\": true}", 0, 1},
+                 {"{\"model_max_length\": 1024}", 0, 0},
+                 {"{\"add_bos_token\": 1}", 1, 1},
+                 {"{", 1, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *run = fresh_run();
+        char path[512], file[600];
+        Error error = {""};
+        CHECK(save(run, 1, 1, NULL, &error) == 0);
+        snprintf(path, sizeof path, "%s/step_00000001", run);
+        snprintf(file, sizeof file, "%s/tokenizer_config.json", path);
+        if (cases[i].config) test_write(file, cases[i].config, strlen(cases[i].config));
+        snprintf(file, sizeof file, "%s/state.json", path);
+        if (!cases[i].has_state) CHECK(unlink(file) == 0);
+        Checkpoint checkpoint;
+        int adds = -1;
+        CHECK(checkpoint_open(&checkpoint, path, CHECKPOINT_WEIGHTS, &error) == 0);
+        CHECK((checkpoint_adds_bos(&checkpoint, &adds, &error) == 0) == (cases[i].expected >= 0));
+        CHECK(adds == cases[i].expected);
+        checkpoint_close(&checkpoint);
+    }
 }
 
 static void test_list_and_prune(void) {
@@ -259,7 +347,7 @@ static void test_newest_that_verifies(void) {
     capture = open("/dev/null", O_WRONLY);
     dup2(capture, STDERR_FILENO);
     Checkpoint checkpoint;
-    CHECK(checkpoint_open_newest(&checkpoint, run, &error) == -1);
+    CHECK(checkpoint_open_newest(&checkpoint, run, CHECKPOINT_RUN, &error) == -1);
     dup2(saved, STDERR_FILENO);
     close(saved);
     close(capture);
@@ -407,7 +495,7 @@ static void test_too_large_for_the_disk(void) {
     const char *run = fresh_run();
     Tensor huge = {"a", DTYPE_F32, 2, {1u << 30, 1u << 30}, NULL}; // its data is never looked at
     json_t *empty = json_object();
-    CheckpointContents contents = {empty, empty, &huge, 1, NULL, 0, NULL};
+    CheckpointContents contents = {empty, empty, &huge, 1, NULL, 0, NULL, 0};
     Error error = {""};
     CHECK(checkpoint_save(run, 1, &contents, &error) == -1);
     CHECK_CONTAINS(error.text, "MB are free");
@@ -422,31 +510,43 @@ static void test_unwritable_place(void) {
     CHECK(save(file, 1, 1, NULL, &error) == -1);
     CHECK_CONTAINS(error.text, file);
     const char *run = fresh_run();
-    CHECK(save(run, 1, 1, test_path("no_such_vocabulary"), &error) == -1);
-    CHECK_CONTAINS(error.text, "no_such_vocabulary");
+    const MemoryFile vocabulary = {"no_such_folder/vocabulary", "x", 1};
+    CHECK(save_files(NULL, run, 1, 1, &vocabulary, 1, &error) == -1);
+    CHECK_CONTAINS(error.text, "no_such_folder/vocabulary");
     CHECK(entries(run, "") == 0);
+}
+
+// A state that names files elsewhere makes no reader open them.
+static void test_file_elsewhere(void) {
+    const char *run = fresh_run();
+    const MemoryFile elsewhere = {"../elsewhere", "x", 1};
+    Error error = {""};
+    Checkpoint checkpoint;
+    CHECK(save_files(NULL, run, 1, 1, &elsewhere, 1, &error) == 0);
+    CHECK(checkpoint_open_newest(&checkpoint, run, CHECKPOINT_ALL, &error) == -1);
+    CHECK_CONTAINS(error.text, "found ../elsewhere");
 }
 
 // ---- damage
 
 // A bit flipped anywhere in any file is noticed.
 static void test_every_flipped_bit(void) {
-    static const char *const names[] = {"config.json", "state.json", "tokenizer.tiktoken", "model.safetensors",
-                                        "optimizer.safetensors"};
-    const char *run = fresh_run(), *vocabulary = test_path("vocabulary");
+    static const char *const names[] = {"config.json",           "state.json",
+                                        "tokenizer.tiktoken",    "model.safetensors",
+                                        "optimizer.safetensors", "tokenizer.json"};
+    const char *run = fresh_run();
     char directory[512], path[600];
     Error error = {""};
-    test_write(vocabulary, "IQ== 0\nIg== 1\n", 14);
-    CHECK(save(run, 1, 1, vocabulary, &error) == 0);
+    CHECK(save(run, 1, 1, "IQ== 0\nIg== 1\n", &error) == 0);
     snprintf(directory, sizeof directory, "%s/step_00000001", run);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
         size_t size = 0;
         free(test_read(path, &size));
         for (size_t byte = 0; byte < size; byte++) {
             test_flip_bit(path, byte, (int)(byte % 8));
             Checkpoint checkpoint;
-            int status = checkpoint_open(&checkpoint, directory, 1, &error);
+            int status = checkpoint_open(&checkpoint, directory, CHECKPOINT_ALL, &error);
             CHECK(status == -1 && strstr(error.text, names[i]));
             checkpoint_close(&checkpoint);
             test_flip_bit(path, byte, (int)(byte % 8));
@@ -457,18 +557,16 @@ static void test_every_flipped_bit(void) {
 
 static void test_missing_files(void) {
     static const char *const names[] = {"config.json", "model.safetensors", "optimizer.safetensors",
-                                        "tokenizer.tiktoken"};
-    const char *vocabulary = test_path("vocabulary");
-    test_write(vocabulary, "IQ== 0\n", 7);
-    for (int i = 0; i < 4; i++) {
+                                        "tokenizer.tiktoken", "tokenizer.json"};
+    for (int i = 0; i < 5; i++) {
         const char *run = fresh_run();
         char path[600];
         Error error = {""};
-        CHECK(save(run, 1, 1, vocabulary, &error) == 0);
+        CHECK(save(run, 1, 1, "IQ== 0\n", &error) == 0);
         snprintf(path, sizeof path, "%s/step_00000001/%s", run, names[i]);
         CHECK(unlink(path) == 0);
         Checkpoint checkpoint;
-        CHECK(checkpoint_open_newest(&checkpoint, run, &error) == -1);
+        CHECK(checkpoint_open_newest(&checkpoint, run, CHECKPOINT_ALL, &error) == -1);
         CHECK_CONTAINS(error.text, names[i]);
     }
 }
@@ -497,7 +595,7 @@ static const char *write_foreign(const TensorList *list, const char *config_text
 // Reads the tiny model out of a directory with these tensors.
 static int read_foreign(const TensorList *list, TinyModel *out, Error *error) {
     Checkpoint checkpoint;
-    if (checkpoint_open_newest(&checkpoint, write_foreign(list, "{}"), error)) return -1;
+    if (checkpoint_open_newest(&checkpoint, write_foreign(list, "{}"), CHECKPOINT_RUN, error)) return -1;
     int result = checkpoint_read_model(&checkpoint, out->model, TENSORS, error);
     checkpoint_close(&checkpoint);
     return result;
@@ -532,7 +630,7 @@ static void test_foreign_names(void) {
     CHECK(read_foreign(&list, out, &error) == 0);
     CHECK(memcmp(out->numbers, tiny->numbers, sizeof out->numbers) == 0);
     Checkpoint checkpoint;
-    CHECK(checkpoint_open(&checkpoint, test_path("foreign"), 1, &error) == 0 && checkpoint.state == NULL);
+    CHECK(checkpoint_open(&checkpoint, test_path("foreign"), CHECKPOINT_RUN, &error) == 0 && checkpoint.state == NULL);
     CHECK(checkpoint_read_optimizer(&checkpoint, out->optimizer, 2 * TENSORS, &error) == -1);
     CHECK_CONTAINS(error.text, "--init");
     checkpoint_close(&checkpoint);
@@ -610,12 +708,13 @@ static void test_constants_left_out(void) {
     TensorList wanted = list_of(out);
     memmove(&wanted.tensors[8], &wanted.tensors[9], (size_t)(--wanted.count - 8) * sizeof *wanted.tensors);
     Checkpoint checkpoint;
-    CHECK(save(run, 1, 6, NULL, &error) == 0 && checkpoint_open_newest(&checkpoint, run, &error) == 0);
+    CHECK(save(run, 1, 6, NULL, &error) == 0 && checkpoint_open_newest(&checkpoint, run, CHECKPOINT_RUN, &error) == 0);
     CHECK(checkpoint_read_model(&checkpoint, wanted.tensors, wanted.count, &error) == 0);
     checkpoint_close(&checkpoint);
     memcpy((float *)out->model[8].data, expected->model[8].data, tensor_bytes(&out->model[8]));
     CHECK(memcmp(out->numbers, expected->numbers, sizeof out->numbers) == 0);
-    CHECK(save_with(NULL, run, 1, 6, NULL, &error) == 0 && checkpoint_open_newest(&checkpoint, run, &error) == 0);
+    CHECK(save_with(NULL, run, 1, 6, NULL, &error) == 0 &&
+          checkpoint_open_newest(&checkpoint, run, CHECKPOINT_RUN, &error) == 0);
     CHECK(checkpoint_read_model(&checkpoint, wanted.tensors, wanted.count, &error) == -1);
     CHECK_CONTAINS(error.text, "tensor transformer.h.0.attn.omega is unknown");
     checkpoint_close(&checkpoint);
@@ -640,11 +739,12 @@ static void test_not_finite(void) {
 static void test_bad_optimizer(void) {
     TinyModel *tiny = tiny_model(1);
     json_t *empty = json_object();
-    CheckpointContents contents = {empty, empty, tiny->model, TENSORS, tiny->optimizer, 2 * TENSORS - 1, NULL};
+    CheckpointContents contents = {empty, empty, tiny->model, TENSORS, tiny->optimizer, 2 * TENSORS - 1, NULL, 0};
     Error error = {""};
     Checkpoint checkpoint;
     const char *run = fresh_run();
-    CHECK(checkpoint_save(run, 1, &contents, &error) == 0 && checkpoint_open_newest(&checkpoint, run, &error) == 0);
+    CHECK(checkpoint_save(run, 1, &contents, &error) == 0 &&
+          checkpoint_open_newest(&checkpoint, run, CHECKPOINT_RUN, &error) == 0);
     CHECK(checkpoint_read_optimizer(&checkpoint, tiny->optimizer, 2 * TENSORS, &error) == -1);
     CHECK_CONTAINS(error.text, "expected a tensor transformer.ln_f.bias.v, found none");
     CHECK(checkpoint_read_optimizer(&checkpoint, tiny->optimizer, 2 * TENSORS - 2, &error) == -1);
@@ -652,7 +752,8 @@ static void test_bad_optimizer(void) {
     checkpoint_close(&checkpoint);
     tiny->optimizer[3].dtype = DTYPE_BF16;
     contents.optimizer_count = 2 * TENSORS;
-    CHECK(checkpoint_save(run, 1, &contents, &error) == 0 && checkpoint_open_newest(&checkpoint, run, &error) == 0);
+    CHECK(checkpoint_save(run, 1, &contents, &error) == 0 &&
+          checkpoint_open_newest(&checkpoint, run, CHECKPOINT_RUN, &error) == 0);
     CHECK(checkpoint_read_optimizer(&checkpoint, tiny->optimizer, 2 * TENSORS, &error) == -1);
     CHECK_CONTAINS(error.text, "tensor transformer.wpe.weight.v: expected F32, found BF16");
     checkpoint_close(&checkpoint);
@@ -663,7 +764,7 @@ static void test_bad_optimizer(void) {
 static void check_directory_refused(const char *path, const char *part) {
     Checkpoint checkpoint;
     Error error = {""};
-    CHECK(checkpoint_open_newest(&checkpoint, path, &error) == -1);
+    CHECK(checkpoint_open_newest(&checkpoint, path, CHECKPOINT_RUN, &error) == -1);
     CHECK_CONTAINS(error.text, path);
     CHECK_CONTAINS(error.text, part);
     CHECK(checkpoint.path == NULL && checkpoint.config == NULL);
@@ -810,6 +911,8 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--make") == 0) return make_run(argv[2]);
     test_directory_make();
     RUN(test_round_trip);
+    RUN(test_only_what_is_needed);
+    RUN(test_adds_bos);
     RUN(test_list_and_prune);
     RUN(test_newest_that_verifies);
     RUN(test_kill_while_replacing);
@@ -821,6 +924,7 @@ int main(int argc, char **argv) {
     RUN(test_prune_killed);
     RUN(test_too_large_for_the_disk);
     RUN(test_unwritable_place);
+    RUN(test_file_elsewhere);
     RUN(test_every_flipped_bit);
     RUN(test_missing_files);
     RUN(test_foreign_names);

@@ -11,6 +11,7 @@
 #include "settings.h"
 #include "spikes.h"
 #include "../dataloader/dataloader.h"
+#include "../dataloader/tokenizer.h"
 
 typedef struct {        // how the weights are to be updated
     int64_t step;       // of the optimiser, from 0
@@ -50,6 +51,8 @@ typedef struct {
 
     DataLoader *train, *val;
     int *token_bytes;      // (V) bytes of each token's text; NULL without a vocabulary
+    MemoryFile vocabulary[TOKENIZER_FILES]; // its files, for every checkpoint
+    int vocabulary_files;                   // 0 without one, and on ranks that save nothing
     int rows_at_once;      // of a rank: micro_batch, or less when its share of the batch is
     int *inputs, *targets; // (rows_at_once,T)
 

@@ -1,5 +1,5 @@
 // Tests of the tokenizer: the splitting rule and the merges against plain twins and against ids from tiktoken (the
-// fixtures, made by dev/fixtures/make_tokenizer_fixture.py), bad files, training, reading in blocks.
+// fixtures, made by dev/fixtures/make_tokenizer_fixture.py), bad files, training, the files in checkpoints, reading in blocks.
 #define _GNU_SOURCE
 #include "merge_queue.h"
 #include "pieces.h"
@@ -12,6 +12,7 @@
 #include "../core/random.h"
 #include "../core/test.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -764,6 +765,93 @@ static void test_train_limits(void) {
     free(path);
 }
 
+// ---- a checkpoint's files
+
+// The ranks come back as they were, also when they are the first of a larger vocabulary.
+static void test_files_hold_the_ranks(void) {
+    static const int sizes[] = {0, 300};
+    char *path = temporary("saved.tiktoken");
+    for (int i = 0; i < 2; i++) {
+        Tokenizer *tokenizer = NULL, *again = NULL;
+        MemoryFile files[TOKENIZER_FILES] = {0};
+        Error error = {""};
+        CHECK(tokenizer_load(&tokenizer, fixture_vocabulary, sizes[i], &error) == 0);
+        CHECK(tokenizer_make_files(files, tokenizer, &error) == 0);
+        CHECK(strcmp(files[0].name, "tokenizer.tiktoken") == 0);
+        CHECK(file_replace(path, files[0].text, files[0].bytes, &error) == 0);
+        CHECK(sizes[i] || same_files(path, fixture_vocabulary));
+        CHECK(tokenizer_load(&again, path, 0, &error) == 0);
+        int ranks = tokenizer_vocab_size(tokenizer) - 1;
+        CHECK(again && tokenizer_vocab_size(again) - 1 == ranks);
+        CHECK(again && tokenizer_checksum(again, ranks) == tokenizer_checksum(tokenizer, ranks));
+        for (int k = 0; k < TOKENIZER_FILES; k++) free(files[k].text);
+        tokenizer_free(tokenizer);
+        tokenizer_free(again);
+    }
+    free(path);
+}
+
+typedef struct {
+    const json_t *vocabulary, *merges;
+    size_t count;
+    int differ;
+} Expected;
+
+static int compare_name(void *context, uint32_t id, const char *name) {
+    Expected *expected = context;
+    expected->differ |= json_integer_value(json_object_get(expected->vocabulary, name)) != id;
+    expected->count++;
+    return 0;
+}
+
+static int compare_merge(void *context, uint32_t id, const char *pair) {
+    Expected *expected = context;
+    const char *found = json_string_value(json_array_get(expected->merges, expected->count++));
+    (void)id;
+    expected->differ |= !found || strcmp(found, pair) != 0;
+    return 0;
+}
+
+static json_t *parse(const MemoryFile *file, const char *name) {
+    CHECK(strcmp(file->name, name) == 0 && strlen(file->text) == file->bytes);
+    json_t *json = json_loadb(file->text, file->bytes, JSON_REJECT_DUPLICATES, NULL);
+    CHECK(json != NULL);
+    return json;
+}
+
+// What AutoTokenizer reads: every token and merge, and end-of-text before each text.
+static void test_files_for_hugging_face(void) {
+    Tokenizer *tokenizer = load_fixture();
+    if (!tokenizer) return;
+    MemoryFile files[TOKENIZER_FILES] = {0};
+    Error error = {""};
+    CHECK(tokenizer_make_files(files, tokenizer, &error) == 0);
+    json_t *json = parse(&files[1], "tokenizer.json"), *config = parse(&files[2], "tokenizer_config.json");
+    const json_t *model = json_object_get(json, "model");
+    Expected expected = {json_object_get(model, "vocab"), json_object_get(model, "merges"), 0, 0};
+    CHECK(tokenizer_visit_names(tokenizer, compare_name, &expected) == 0);
+    CHECK(!expected.differ && expected.count == json_object_size(expected.vocabulary));
+    expected.count = 0;
+    CHECK(tokenizer_visit_merges(tokenizer, compare_merge, &expected) == 0);
+    CHECK(!expected.differ && expected.count == json_array_size(expected.merges) && expected.count > 100);
+    json_int_t added = -1, first = -1, end = tokenizer_end_of_text(tokenizer);
+    const char *content = "", *before = "", *sequence = "", *bos = "";
+    int adds = 0, special = 0;
+    CHECK(json_unpack(json, "{s:[{s:I, s:s, s:b}]}", "added_tokens", "id", &added, "content", &content, "special",
+                      &special) == 0);
+    CHECK(json_unpack(json, "{s:{s:[{s:{s:s}}, {s:{s:s}}], s:{s:{s:[I]}}}}", "post_processor", "single", "SpecialToken",
+                      "id", &before, "Sequence", "id", &sequence, "special_tokens", "<|endoftext|>", "ids",
+                      &first) == 0);
+    CHECK(json_unpack(config, "{s:s, s:b}", "bos_token", &bos, "add_bos_token", &adds) == 0);
+    CHECK(added == end && first == end && special && adds);
+    CHECK(!strcmp(content, "<|endoftext|>") && !strcmp(before, content) && !strcmp(bos, content));
+    CHECK(!strcmp(sequence, "A"));
+    json_decref(json);
+    json_decref(config);
+    for (int i = 0; i < TOKENIZER_FILES; i++) free(files[i].text);
+    tokenizer_free(tokenizer);
+}
+
 // ---- reading in blocks
 
 // Encodes a file block by block with a small buffer: ids, and UINT32_MAX before each document.
@@ -909,6 +997,8 @@ int main(void) {
     RUN(test_train_equals_twin);
     RUN(test_train_in_parts);
     RUN(test_train_limits);
+    RUN(test_files_hold_the_ranks);
+    RUN(test_files_for_hugging_face);
     RUN(test_documents);
     RUN(test_buffer_size_changes_nothing);
     RUN(test_blocks_equal_whole);

@@ -3,7 +3,7 @@
 #ifndef DATALOADER_TOKENIZER_H
 #define DATALOADER_TOKENIZER_H
 
-#include "../core/error.h"
+#include "../core/file.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,6 +35,10 @@ uint32_t tokenizer_find(const Tokenizer *tokenizer, const char *bytes, size_t le
 // xxh3 of the first `ranks` tokens and their lengths: equal vocabularies have equal checksums.
 uint64_t tokenizer_checksum(const Tokenizer *tokenizer, int ranks);
 
+// A line of a vocabulary file; returns its length. There is no 0 behind it.
+enum { TOKENIZER_LINE_MAX = (TOKEN_BYTES_MAX + 2) / 3 * 4 + 32 };
+size_t tokenizer_write_line(char *line, const char *token, size_t bytes, int rank);
+
 // ---- for much text: an encoder remembers the pieces it has met (2 MB), one encoder for each thread
 
 typedef struct TokenizerEncoder TokenizerEncoder;
@@ -52,6 +56,12 @@ size_t tokenizer_encoder_append(TokenizerEncoder *encoder, const char *text, siz
 typedef int TokenizerVisit(void *context, uint32_t id, const char *text);
 int tokenizer_visit_names(const Tokenizer *tokenizer, TokenizerVisit *visit, void *context); // end-of-text is the last
 int tokenizer_visit_merges(const Tokenizer *tokenizer, TokenizerVisit *visit, void *context);
+
+// The files that a checkpoint holds of its vocabulary, made in memory: the ranks in tiktoken's format, which every program
+// here reads, and tokenizer.json and tokenizer_config.json, with which AutoTokenizer opens the checkpoint. As models are
+// trained with end-of-text before each document, that tokenizer puts one before each text.
+enum { TOKENIZER_FILES = 3 };
+int tokenizer_make_files(MemoryFile files[TOKENIZER_FILES], const Tokenizer *tokenizer, Error *error);
 
 // Writes vocab.json, merges.txt and tokenizer_config.json into a directory (made if need be), so that Hugging Face's
 // AutoTokenizer opens it. Replaces such files, leaves others alone.

@@ -1,5 +1,5 @@
-// A vocabulary as Hugging Face's GPT-2 tokenizer keeps it. There bytes are written as printable characters, and the
-// order of merging is a list of pairs instead of the ranks of tokens.
+// A vocabulary as files: in tiktoken's format, and as Hugging Face's GPT-2 tokenizer keeps it. There bytes are written as
+// printable characters, and the order of merging is a list of pairs instead of the ranks of tokens.
 #include "tokenizer.h"
 #include "../core/file.h"
 #include "../core/memory.h"
@@ -7,6 +7,47 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define END_OF_TEXT "<|endoftext|>"
+
+// ---- tiktoken's format
+
+static size_t base64_encode(char *out, const char *text, size_t length) {
+    const unsigned char *bytes = (const unsigned char *)text;
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char *start = out;
+    for (size_t i = 0; i < length; i += 3) {
+        uint32_t bits = (uint32_t)bytes[i] << 16 | (i + 1 < length ? (uint32_t)bytes[i + 1] << 8 : 0) |
+                        (i + 2 < length ? bytes[i + 2] : 0);
+        *out++ = digits[bits >> 18];
+        *out++ = digits[bits >> 12 & 63];
+        *out++ = i + 1 < length ? digits[bits >> 6 & 63] : '=';
+        *out++ = i + 2 < length ? digits[bits & 63] : '=';
+    }
+    return (size_t)(out - start);
+}
+
+size_t tokenizer_write_line(char *line, const char *token, size_t bytes, int rank) {
+    size_t length = base64_encode(line, token, bytes);
+    return length + (size_t)snprintf(line + length, 32, " %d\n", rank);
+}
+
+static MemoryFile make_ranks(const Tokenizer *tokenizer) {
+    int ranks = tokenizer_vocab_size(tokenizer) - 1;
+    size_t length, most = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        tokenizer_token(tokenizer, (uint32_t)rank, &length);
+        most += 2 * length + 16; // base64 is a third longer; the rank, its space and the line end
+    }
+    MemoryFile file = {.name = "tokenizer.tiktoken", .text = memory_resize(NULL, most, 1, "the vocabulary")};
+    for (int rank = 0; rank < ranks; rank++) {
+        const char *token = tokenizer_token(tokenizer, (uint32_t)rank, &length);
+        file.bytes += tokenizer_write_line(file.text + file.bytes, token, length, rank);
+    }
+    return file;
+}
+
+// ---- GPT-2's form
 
 // GPT-2's letter for a byte: itself if it is printable Latin-1, else the next one of U+0100, U+0101, ...; as UTF-8.
 static size_t write_letter(char *out, unsigned char byte) {
@@ -50,14 +91,6 @@ static size_t write_letters(char *out, const Letters *letters, const char *bytes
     return used;
 }
 
-static int write_json(const char *directory, const char *name, json_t *json, Error *error) {
-    char *text = json_dumps(json, JSON_INDENT(0) | JSON_COMPACT), *path = path_join(directory, name);
-    int status = text ? file_replace(path, text, strlen(text), error) : error_set(error, "%.700s: no memory", path);
-    free(text);
-    free(path);
-    return status;
-}
-
 int tokenizer_visit_names(const Tokenizer *tokenizer, TokenizerVisit *visit, void *context) {
     Letters letters = make_letters();
     char name[2 * TOKEN_BYTES_MAX + 1];
@@ -68,7 +101,7 @@ int tokenizer_visit_names(const Tokenizer *tokenizer, TokenizerVisit *visit, voi
         name[write_letters(name, &letters, bytes, length)] = 0; // no letter is 0: byte 0 is U+0100
         if (visit(context, id, name)) return -1;
     }
-    return visit(context, ranks, "<|endoftext|>");
+    return visit(context, ranks, END_OF_TEXT);
 }
 
 // Every pair of tokens that makes the token `id`: they all merge into it, in order of the token's rank.
@@ -96,15 +129,97 @@ int tokenizer_visit_merges(const Tokenizer *tokenizer, TokenizerVisit *visit, vo
     return 0;
 }
 
+// ---- Hugging Face's files
+
 static int add_name(void *json, uint32_t id, const char *name) {
     return json_object_set_new(json, name, json_integer(id));
 }
 
-static int write_vocabulary(const Tokenizer *tokenizer, const char *directory, Error *error) {
-    json_t *json = json_object();
-    tokenizer_visit_names(tokenizer, add_name, json);
-    int status = write_json(directory, "vocab.json", json, error);
+static int add_merge(void *json, uint32_t id, const char *pair) {
+    (void)id;
+    return json_array_append_new(json, json_string(pair));
+}
+
+// What a tour adds to an empty object or list; NULL when there is no memory.
+static json_t *collect(json_t *json, const Tokenizer *tokenizer,
+                       int (*tour)(const Tokenizer *, TokenizerVisit *, void *), TokenizerVisit *add) {
+    if (json && tour(tokenizer, add, json) == 0) return json;
     json_decref(json);
+    return NULL;
+}
+
+static json_t *make_vocabulary(const Tokenizer *tokenizer) {
+    return collect(json_object(), tokenizer, tokenizer_visit_names, add_name);
+}
+
+// `begins`: end-of-text goes before every text. Spaces before punctuation stay when ids become text again.
+static json_t *make_config(const char *class, int begins) {
+    return json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:b}", "tokenizer_class", class, "bos_token", END_OF_TEXT,
+                     "eos_token", END_OF_TEXT, "unk_token", END_OF_TEXT, "add_prefix_space", 0, "add_bos_token", begins,
+                     "clean_up_tokenization_spaces", 0);
+}
+
+// tokenizer.json but for the tokens and merges; %u is the id of end-of-text.
+// clang-format off
+#define JSON_TEXT(...) #__VA_ARGS__
+static const char tokenizer_frame[] = JSON_TEXT({
+    "version": "1.0",
+    "truncation": null,
+    "padding": null,
+    "added_tokens": [{"id": %u, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
+                      "normalized": false, "special": true}],
+    "normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                 {"SpecialToken": {"id": "<|endoftext|>", "type_id": 1}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [%u], "tokens": ["<|endoftext|>"]}}
+    },
+    "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+    "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+              "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false}
+});
+// clang-format on
+
+static json_t *make_tokenizer(const Tokenizer *tokenizer) {
+    char text[sizeof tokenizer_frame + 32];
+    unsigned end = tokenizer_end_of_text(tokenizer);
+    snprintf(text, sizeof text, tokenizer_frame, end, end);
+    json_t *json = json_loads(text, 0, NULL), *model = json_object_get(json, "model");
+    if (json_object_set_new(model, "vocab", make_vocabulary(tokenizer)) == 0 &&
+        json_object_set_new(model, "merges", collect(json_array(), tokenizer, tokenizer_visit_merges, add_merge)) == 0)
+        return json;
+    json_decref(json);
+    return NULL;
+}
+
+// Takes over the reference to `json`, which is NULL when there was no memory for it; so is the text then.
+static MemoryFile make_file(const char *name, json_t *json) {
+    MemoryFile file = {.name = name, .text = json ? json_dumps(json, JSON_COMPACT) : NULL};
+    if (file.text) file.bytes = strlen(file.text);
+    json_decref(json);
+    return file;
+}
+
+int tokenizer_make_files(MemoryFile files[TOKENIZER_FILES], const Tokenizer *tokenizer, Error *error) {
+    files[0] = make_ranks(tokenizer);
+    files[1] = make_file("tokenizer.json", make_tokenizer(tokenizer));
+    files[2] = make_file("tokenizer_config.json", make_config("PreTrainedTokenizerFast", 1));
+    if (files[1].text && files[2].text) return 0;
+    for (int i = 0; i < TOKENIZER_FILES; i++) free(files[i].text), files[i] = (MemoryFile){0};
+    return error_set(error, "not enough memory for the vocabulary's files; close other programs and try again");
+}
+
+// Takes over the reference to `json`, which is NULL when there was no memory for it.
+static int write_json(const char *directory, const char *name, json_t *json, Error *error) {
+    MemoryFile file = make_file(name, json);
+    char *path = path_join(directory, name);
+    int status = file.text ? file_replace(path, file.text, file.bytes, error)
+                           : error_set(error, "%.700s: not enough memory to write it", path);
+    free(file.text);
+    free(path);
     return status;
 }
 
@@ -131,18 +246,9 @@ static int write_merges(const Tokenizer *tokenizer, const char *directory, Error
     return status ? -1 : file_writer_commit(&file.writer, error);
 }
 
-static int write_config(const char *directory, Error *error) {
-    const char *end = "<|endoftext|>";
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:b}", "tokenizer_class", "GPT2Tokenizer", "bos_token", end,
-                             "eos_token", end, "unk_token", end, "add_prefix_space", 0);
-    int status = write_json(directory, "tokenizer_config.json", json, error);
-    json_decref(json);
-    return status;
-}
-
 int tokenizer_export(const Tokenizer *tokenizer, const char *directory, Error *error) {
     if (directory_create(directory, error)) return -1;
-    if (write_vocabulary(tokenizer, directory, error)) return -1;
+    if (write_json(directory, "vocab.json", make_vocabulary(tokenizer), error)) return -1;
     if (write_merges(tokenizer, directory, error)) return -1;
-    return write_config(directory, error);
+    return write_json(directory, "tokenizer_config.json", make_config("GPT2Tokenizer", 0), error);
 }

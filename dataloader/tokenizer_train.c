@@ -353,28 +353,13 @@ static int training_start(Training **result, const PieceCounts *counts, Error *e
     return 0;
 }
 
-static size_t base64_encode(char *out, const unsigned char *bytes, size_t length) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    char *start = out;
-    for (size_t i = 0; i < length; i += 3) {
-        uint32_t bits = (uint32_t)bytes[i] << 16 | (i + 1 < length ? (uint32_t)bytes[i + 1] << 8 : 0) |
-                        (i + 2 < length ? bytes[i + 2] : 0);
-        *out++ = digits[bits >> 18];
-        *out++ = digits[bits >> 12 & 63];
-        *out++ = i + 1 < length ? digits[bits >> 6 & 63] : '=';
-        *out++ = i + 2 < length ? digits[bits & 63] : '=';
-    }
-    return (size_t)(out - start);
-}
-
 static int write_vocabulary(const Training *training, const char *path, Error *error) {
     FileWriter writer;
     if (file_writer_open(&writer, path, 0, error)) return -1;
     for (int rank = 0; rank < training->ranks; rank++) {
-        char line[TOKEN_BYTES_MAX / 3 * 4 + 64];
-        size_t length = base64_encode(line, (const unsigned char *)training->bytes + training->offsets[rank],
-                                      token_length(training, (uint32_t)rank));
-        length += (size_t)snprintf(line + length, 32, " %d\n", rank);
+        char line[TOKENIZER_LINE_MAX];
+        size_t length = tokenizer_write_line(line, training->bytes + training->offsets[rank],
+                                             token_length(training, (uint32_t)rank), rank);
         if (file_write(&writer, line, length, error)) return -1;
     }
     return file_writer_commit(&writer, error);

@@ -57,7 +57,7 @@ static int load_model(GPT2 *model, int **tokens, int *B, int *T, const Files *fi
     Checkpoint checkpoint;
     GPT2Config config;
     const Attention *attention = attention_find("softmax");
-    if (checkpoint_open_newest(&checkpoint, files->model, error)) return -1;
+    if (checkpoint_open_newest(&checkpoint, files->model, CHECKPOINT_WEIGHTS, error)) return -1;
     int failed = gpt2_config_from_json(&config, checkpoint.config, files->model, error) ||
                  read_tokens(tokens, B, T, files->in, &config, error);
     if (!failed) {

@@ -42,7 +42,7 @@ static int create_model(GPT2 *model, const char *path, int position, Error *erro
     GPT2Config config;
     AttentionConfig attention_config = {.B = 1, .T = PREFILL_ROWS};
     const Attention *attention = attention_find("softmax");
-    if (checkpoint_open_newest(&checkpoint, path, error)) return -1;
+    if (checkpoint_open_newest(&checkpoint, path, CHECKPOINT_WEIGHTS, error)) return -1;
     int failed = gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error);
     const json_t *saved = failed ? NULL : gpt2_config_attention(checkpoint.config);
     if (!failed) {
