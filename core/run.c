@@ -345,7 +345,8 @@ static void on_signal(int number) {
 
 void run_catch_signals(void) {
     static const int always[] = {SIGINT, SIGTERM, SIGUSR1}, unless_ignored[] = {SIGHUP, SIGPIPE};
-    struct sigaction action = {.sa_handler = on_signal}, before;
+    struct sigaction action = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN}, before;
+    sigaction(SIGXFSZ, &ignore, NULL); // a file that may not grow is a failed write, not the end
     for (size_t i = 0; i < sizeof always / sizeof *always; i++) sigaction(always[i], &action, NULL);
     for (size_t i = 0; i < sizeof unless_ignored / sizeof *unless_ignored; i++)
         if (sigaction(unless_ignored[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)

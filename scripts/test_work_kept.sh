@@ -115,7 +115,7 @@ policies() {
     refuse "stop" "is not finite" $not_finite --steps 24 --save-every 0 --out "$work/stop"
     good=$(last_step "$work/stop")
     check_equal "stop: the good weights are saved" "$(saved_steps "$work/stop")" "$good"
-    works "stop: and can be gone on with" --resume "$work/stop" --lr 0 --weight-decay 0 --steps $((good + 2)) --quiet
+    works "stop: and can be opened" --train "$work/train.bin" --init "$work/stop" --steps 0 --quiet --out "$work/stop_look"
     refuse "skip without end" "10 steps in a row" $not_finite --steps 60 --on-nan skip --save-every 0 --out "$work/skip"
     check_equal "skip: saved" "$(saved_steps "$work/skip")" "$(($(last_step "$work/skip") + 10))"
     refuse "rollback without end" "3 rollbacks did not help" $not_finite --steps 24 --on-nan rollback --nan-limit 3 --save-every 0 --out "$work/rolls"
@@ -135,15 +135,16 @@ spikes() {
     works "calm, the first half" $calm --spike 50 --steps 23 --out "$work/half"
     works "the second half" --resume "$work/half" --steps 40 --quiet
     check_same_run "the detector's memory is resumed" "$work/half" "$work/calm" step_00000040
+    cp -r "$work/calm" "$work/rolled"
     refuse "a spike" "a spike (loss" --resume "$work/calm" --steps 60 --lr 3 --clip 0 --spike 6 --save-every 0 --quiet
     check_equal "the step before it is saved" "$(saved_steps "$work/calm" | tr ' ' '\n' | tail -n 1)" "$(last_step "$work/calm")"
-    train --resume "$work/plain" --steps 60 --lr 3 --clip 0 --spike 6 --on-nan rollback --nan-limit 20 --save-every 0 --quiet
+    train --resume "$work/rolled" --steps 60 --lr 3 --clip 0 --spike 6 --on-nan rollback --nan-limit 20 --save-every 0 --quiet
     check_equal "rolled back until it works" $? 0
-    check_contains "rollback: the factor is saved" '"rate_factor"' "$work/plain/step_00000060/state.json"
-    factor=$(sed -n 's/.*"rate_factor": \([0-9.e-]*\),.*/\1/p' "$work/plain/step_00000060/state.json")
-    rate=$(step_lines "$work/plain" | sed -n '$s/.*"lr": \([0-9.e+-]*\).*/\1/p')
+    check_contains "rollback: the factor is saved" '"rate_factor"' "$work/rolled/step_00000060/state.json"
+    factor=$(sed -n 's/.*"rate_factor": \([0-9.e-]*\),.*/\1/p' "$work/rolled/step_00000060/state.json")
+    rate=$(step_lines "$work/rolled" | sed -n '$s/.*"lr": \([0-9.e+-]*\).*/\1/p')
     check_equal "rollback: the rate is lower by it" "$(awk -v r="$rate" -v f="$factor" 'BEGIN { print (r / (3 * f) > 0.999 && r / (3 * f) < 1.001) }')" 1
-    check_equal "every step is there once" "$(step_lines "$work/plain" | wc -l | tr -d ' ')" 60
+    check_equal "every step is there once" "$(step_lines "$work/rolled" | wc -l | tr -d ' ')" 60
 }
 spikes
 
@@ -157,16 +158,170 @@ failing_saves() {
     check_equal "and is warned of once" "$(grep -c 'step_00000002: not removed' "$work/err")" 1
     mkdir -p "$work/foreign/step_00000009.tmp/inner/deep"
     works "a leftover that cannot be removed" --resume "$work/foreign" --steps 9 --quiet
-    check_equal "does not keep a save from its place" "$(saved_steps "$work/foreign")" "2 8 9"
-    start_run "$work/blocked" --save-every 20 --save-wait 0
-    : >"$work/blocked/step_00000040" # a file in the way of a checkpoint
-    wait_for_steps "$work/blocked" 70
+    check_equal "does not keep a save from its place" "$(saved_steps "$work/foreign")" "2 9"
+    # Files may grow to so many bytes from now on: too few for the weights, enough for the metrics.
+    start_run "$work/blocked" --save-every 20
+    limit_files 28000
+    wait_for_message "not saved: "
+    limit_files unlimited
+    wait_for_event saved
     end_run TERM
     check_equal "a save that fails: the run goes on" "$code" 143
-    check_contains "and says so" "not saved: " "$work/background_err"
-    check_contains "step 60 is saved all the same" "/step_00000060" "$work/blocked/metrics.jsonl"
-    mkdir "$work/last" && : >"$work/last/step_00000006"
-    rm -f "$work/last/step_00000006.tmp"
-    : >"$work/in_the_way"
-    refuse "the last save" "the last save failed" $small --steps 6 --save-wait 1 --out "$work/last_save" --keep 1 --save-every 0 --tokenizer "$work/in_the_way"
+    check_equal "and saves again" "$(saved_steps "$work/blocked" | wc -w | tr -d ' ')" 2
+    start_run "$work/waits" --save-wait 60
+    kill -STOP "$running"
+    limit_files 28000
+    kill -TERM "$running"
+    kill -CONT "$running"
+    wait_for_message "trying again until --save-wait is over"
+    limit_files unlimited
+    end_run ""
+    check_equal "the last save waits until there is room" "$code $(saved_steps "$work/waits")" "143 $(last_step "$work/waits")"
+    works "one step" $small --steps 1 --warmup 0 --out "$work/no_room"
+    prlimit --fsize=28000 ./train_gpt2 --resume "$work/no_room" --steps 2 --save-wait 1 --quiet >"$work/out" 2>"$work/err" </dev/null
+    check_equal "the last save fails: exit code" $? 1
+    check_contains "the last save fails: message" "the last save failed" "$work/err"
+    check_equal "what was saved before is there" "$(saved_steps "$work/no_room")" 1
 }
+limit_files() { prlimit --pid "$running" --fsize="$1:"; } # of the run in the background
+wait_for_message() { # part
+    for _ in $(seq 400); do grep -q "$1" "$work/background_err" && break; sleep 0.02; done
+    check_contains "said: $1" "$1" "$work/background_err"
+}
+wait_for_event() {
+    for _ in $(seq 400); do grep -q "\"event\": \"$1\"" "$run/metrics.jsonl" && return; sleep 0.02; done
+    fail "waiting for $1 in $run"
+}
+failing_saves
+
+# ---- metrics that cannot be written: a limit on the size of files, which stops them and nothing else
+lost_metrics() {
+    works "metrics" $small --steps 2 --warmup 0 --save-every 0 --out "$work/full"
+    prlimit --fsize="$(($(wc -c <"$work/full/metrics.jsonl") + 700))" \
+        ./train_gpt2 --resume "$work/full" --steps 12 --save-every 0 --save-wait 0 --quiet >"$work/out" 2>"$work/err" </dev/null
+    check_equal "metrics that cannot be written: exit code" $? 1
+    check_equal "said once" "$(grep -c 'metrics.jsonl: cannot write' "$work/err")" 1
+    check_equal "whole lines only" "$(python3 -c 'import json,sys; print(all(json.loads(l) for l in open(sys.argv[1])))' "$work/full/metrics.jsonl")" True
+}
+command -v python3 >/dev/null && lost_metrics
+
+# ---- the terminal goes away, or the run directory does
+# shellcheck disable=SC2086
+going_away() {
+    { ./train_gpt2 --train "$work/train.bin" $sizes --sequence 16 --batch 4 --schedule constant --steps 1G --save-every 0 --out "$work/piped" 2>"$work/err" </dev/null
+      echo $? >"$work/code"; } | head -n 3 >/dev/null
+    check_equal "a closed pipe: exit code" "$(cat "$work/code")" 141
+    check_equal "a closed pipe: saved" "$(saved_steps "$work/piped")" "$(last_step "$work/piped")"
+    start_run "$work/hung"
+    end_run HUP
+    check_equal "SIGHUP: exit code" "$code" 129
+    check_equal "SIGHUP: saved" "$(saved_steps "$work/hung")" "$(last_step "$work/hung")"
+    start_run "$work/gone"
+    rm -rf "$work/gone"
+    end_run ""
+    check_equal "the run directory is removed: exit code" "$code" 1
+    check_contains "said" "was removed or replaced" "$work/background_err"
+    check_equal "it is not made again" "$([ -e "$work/gone" ] && echo there)" ""
+    check_equal "the weights are elsewhere" "$(saved_steps "$work/gone.rescued" | wc -w | tr -d ' ')" 1
+    works "and go on" --resume "$work/gone.rescued" --steps $(($(saved_steps "$work/gone.rescued") + 2)) --quiet
+}
+going_away
+
+# ---- what is refused before anything is made
+# shellcheck disable=SC2086
+refused_early() {
+    (cd "$work" && refused_here=$("$OLDPWD/train_gpt2" 2>&1 </dev/null); echo "$refused_here" >"$work/err")
+    check_contains "no options at all" "no training data: give --train" "$work/err"
+    check_equal "nothing was made" "$([ -e "$work/runs" ] && echo runs)" ""
+    refuse "an unknown attention" "sotfmax" $small --attention sotfmax --out "$work/none/deep"
+    check_equal "a refused run leaves nothing" "$([ -e "$work/none" ] && echo none)" ""
+    (ulimit -v 3000000 2>/dev/null && ./train_gpt2 --train "$work/train.bin" --model gpt2 --vocab 61 --batch 64 --micro-batch 64 --out "$work/none" --quiet >"$work/out" 2>"$work/err" </dev/null)
+    check_equal "more memory than there is: exit code" $? 1
+    check_contains "the plan" "this run needs" "$work/err"
+    check_contains "the machine's memory" "and there are 3." "$work/err"
+    check_contains "what would fit" "would fit" "$work/err"
+    (ulimit -v 3000000 2>/dev/null && ./train_gpt2 --train "$work/train.bin" --model gpt2-xl --vocab 61 --batch 1 --sequence 16 --out "$work/none" --quiet >"$work/out" 2>"$work/err" </dev/null)
+    check_equal "far too much: exit code" $? 1
+    check_contains "far too much: a smaller model" "; --model gpt2 --micro-batch 1 --recompute blocks would fit" "$work/err"
+    check_equal "nor do these leave anything" "$([ -e "$work/none" ] && echo none)" ""
+}
+refused_early
+
+# ---- what it says
+# shellcheck disable=SC2086
+messages() {
+    spoken="--train $work/train.bin $sizes --sequence 16 --batch 4 --schedule constant"
+    train $spoken --steps 4 --warmup 20 --out "$work/warm"
+    check_contains "a warm-up longer than the run" "warm-up of 20 steps is longer than the run of 4" "$work/err"
+    works "--steps 0 without training data" --val "$work/val.bin" $sizes --sequence 16 --steps 0 --out "$work/looked"
+    check_contains "says what it did" "nothing to save" "$work/out"
+    refuse "--steps 0 with nothing to look at" "give --val" $sizes --steps 0 --out "$work/none" --quiet
+    cp "$work/warm/metrics.jsonl" "$work/before"
+    works "a finished run" --resume "$work/warm" --val "$work/val.bin"
+    check_contains "is said to be finished" "is at step 4 already; --steps 5 or more continues it" "$work/out"
+    check_same_file "and repeats nothing" "$work/before" "$work/warm/metrics.jsonl"
+    refuse "--model that is not the file's" "expected" --train "$work/train.bin" --init "$work/warm" --model tiny --steps 1 --out "$work/none" --quiet
+    train --train "$work/train.bin" --init "$work/warm" --steps 1 --warmup 0 --out "$work/from_warm"
+    check_equal "no model is named whose sizes it has not" "$(grep -c 'model gpt2' "$work/out")" 0
+    ./train_gpt2 $spoken --steps 1G --save-every 0 --out "$work/early" >"$work/out" 2>"$work/err" </dev/null &
+    running=$!
+    for _ in $(seq 400); do [ -e "$work/early/lock" ] && break; sleep 0.01; done
+    end_run INT
+    if [ -z "$(saved_steps "$work/early")" ]; then check_contains "interrupted before a step" "nothing new to save" "$work/out"; else check_contains "interrupted" "interrupted, saved:" "$work/out"; fi
+    train $spoken --lr 100 --weight-decay 100 --clip 0 --warmup 0 --on-nan skip --nan-limit 1000000 --seconds 1 --save-every 0 --out "$work/timed"
+    check_equal "--seconds with steps that are skipped" $? 0
+    python3 -c 'import json,sys
+for line in open(sys.argv[1]): json.loads(line)' "$work/timed/metrics.jsonl" && pass
+    huge_validation
+}
+# Weights that are finite, and a validation that is not: the loss is not written as a number.
+huge_validation() {
+    mkdir "$work/huge" && cp "$work/warm/step_00000004/config.json" "$work/huge"
+    python3 -c '
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+size = struct.unpack("<Q", data[:8])[0]
+header, body = json.loads(data[8:8 + size]), bytearray(data[8 + size:])
+header.pop("__metadata__", None)
+for name in ("transformer.wte.weight", "transformer.wpe.weight"):
+    start, end = header[name]["data_offsets"]
+    body[start:end] = struct.pack("<f", 3e38) * ((end - start) // 4)
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + body)' \
+        "$work/warm/step_00000004/model.safetensors" "$work/huge/model.safetensors"
+    refuse "a validation that is not finite" "validation at step 0: the loss is not finite" --init "$work/huge" --val "$work/val.bin" --sequence 16 --steps 0 --quiet --out "$work/huge_look"
+    check_equal "no nan in the metrics" "$(grep -c ': -*nan' "$work/huge_look/metrics.jsonl")" 0
+}
+messages
+
+# ---- the step line on a terminal is never wider than the terminal
+narrow_terminal() {
+    python3 - "$work" <<'PYTHON'
+import fcntl, os, pty, re, struct, sys, termios
+work = sys.argv[1]
+for columns in (40, 80, 132, 200):
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv("./train_gpt2", ["train_gpt2", "--train", work + "/train.bin", "--layers", "1", "--heads", "1", "--width", "8",
+                 "--context", "16", "--vocab", "61", "--steps", "30", "--save-every", "0", "--out", f"{work}/pty{columns}"])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    text = b""
+    try:
+        while chunk := os.read(terminal, 4096):
+            text += chunk
+    except OSError:
+        pass
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    lines = [line for line in re.split(r"[\r\n]", text.decode().replace("\x1b[K", "")) if line.startswith("step ")]
+    widest = max(map(len, lines))
+    shows = "loss" in lines[-1] and ("GFLOP/s" in lines[-1]) == (columns == 200 or columns == 132)
+    print("ok" if code == 0 and len(lines) == 30 and widest < columns and shows else f"FAIL {columns}: code {code}, {len(lines)} lines, widest {widest}: {lines[-1]}")
+PYTHON
+}
+if command -v python3 >/dev/null; then
+    narrow_terminal >"$work/terminals"
+    check_equal "terminals of 40 to 200 columns" "$(tr '\n' ' ' <"$work/terminals")" "ok ok ok ok "
+fi
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
