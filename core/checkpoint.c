@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 #include "gpt2_config.h"
+#include "json.h"
 #include "memory.h"
 
 #include <ctype.h>
@@ -71,7 +72,7 @@ int checkpoint_list(int64_t **steps, const char *run) {
 
 // A file's entry in the state: "xxh3" of all its bytes, or "header_xxh3" for safetensors.
 static void add_checksum(json_t *files, const char *name, const char *key, uint64_t checksum) {
-    json_object_set_new(files, name, json_pack("{s:s}", key, checksum_text(checksum).text));
+    json_put(files, name, json_pack("{s:s}", key, checksum_text(checksum).text));
 }
 
 static int write_text(const char *directory, const char *name, const void *text, size_t bytes, json_t *files,
@@ -83,10 +84,9 @@ static int write_text(const char *directory, const char *name, const void *text,
     return result;
 }
 
-// Readable text with a line end; NULL for what is no JSON object. free() it.
+// Readable text with a line end; free() it.
 static char *json_to_text(const json_t *json) {
-    char *text = json_dumps(json, JSON_INDENT(2));
-    if (!text) return NULL;
+    char *text = json_print(json, JSON_INDENT(2));
     size_t length = strlen(text);
     text = memory_resize(text, length + 2, 1, "JSON text");
     memcpy(text + length, "\n", 2);
@@ -95,7 +95,6 @@ static char *json_to_text(const json_t *json) {
 
 static int write_config(const char *directory, const json_t *config, json_t *files, Error *error) {
     char *text = json_to_text(config);
-    if (!text) return error_set(error, "%.700s: cannot save a configuration that is not valid JSON", directory);
     int result = write_text(directory, CONFIG_FILE, text, strlen(text), files, error);
     free(text);
     return result;
@@ -123,26 +122,22 @@ static int write_tensors(const char *directory, const char *name, const Tensor *
 }
 
 // The state's own checksum is of its compact text without the entry "checksum".
-static uint64_t state_checksum(const json_t *state, int *failed) {
-    json_t *rest = json_copy((json_t *)state);
+static uint64_t state_checksum(const json_t *state) {
+    json_t *rest = json_made(json_copy((json_t *)state), "a state");
     json_object_del(rest, "checksum");
-    char *text = json_dumps(rest, JSON_COMPACT | JSON_SORT_KEYS);
-    uint64_t checksum = text ? XXH3_64bits(text, strlen(text)) : 0;
-    *failed = !text;
+    char *text = json_print(rest, JSON_COMPACT | JSON_SORT_KEYS);
+    uint64_t checksum = XXH3_64bits(text, strlen(text));
     free(text);
     json_decref(rest);
     return checksum;
 }
 
 static int write_state(const char *directory, const json_t *given, json_t *files, Error *error) {
-    int failed = 0;
     json_t *state = given ? json_copy((json_t *)given) : json_object();
-    json_object_set(state, "files", files);
-    ChecksumText checksum = checksum_text(state_checksum(state, &failed));
-    json_object_set_new(state, "checksum", json_string(checksum.text));
-    char *text = failed ? NULL : json_to_text(state), *path = path_join(directory, STATE_FILE);
-    int result = text ? file_replace(path, text, strlen(text), error)
-                      : error_set(error, "%.700s: cannot save a state that is not valid JSON", path);
+    json_put(state, "files", json_incref(files));
+    json_put(state, "checksum", json_string(checksum_text(state_checksum(state)).text));
+    char *text = json_to_text(state), *path = path_join(directory, STATE_FILE);
+    int result = file_replace(path, text, strlen(text), error);
     json_decref(state);
     free(text);
     free(path);
@@ -324,10 +319,9 @@ static int check_tokenizer(const Checkpoint *checkpoint, Error *error) {
 }
 
 static int check_state(const Checkpoint *checkpoint, Error *error) {
-    int failed = 0;
     const char *expected = json_string_value(json_object_get(checkpoint->state, "checksum"));
-    ChecksumText found = checksum_text(state_checksum(checkpoint->state, &failed));
-    if (expected && !failed && strcmp(expected, found.text) == 0) return 0;
+    ChecksumText found = checksum_text(state_checksum(checkpoint->state));
+    if (expected && strcmp(expected, found.text) == 0) return 0;
     return error_set(error,
                      "%.500s/" STATE_FILE ": expected checksum %.16s, found %s; the file is damaged: use another "
                      "checkpoint",

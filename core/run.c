@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "run.h"
 #include "file.h"
+#include "json.h"
 #include "matmul.h"
 #include "memory.h"
 #include "progress.h"
@@ -66,7 +67,7 @@ int run_open_metrics(Run *run, const json_t *configuration, int64_t step, Error 
         int fresh = step == 0 || !file_exists(path);
         run->metrics = fopen(path, fresh ? "w" : "a");
         if (!run->metrics) failed = error_set(error, "%.700s: cannot write: %s", path, strerror(errno));
-        char *line = !failed && fresh ? json_dumps(configuration, JSON_REAL_PRECISION(9)) : NULL;
+        char *line = !failed && fresh ? json_print(configuration, JSON_REAL_PRECISION(9)) : NULL;
         if (line) fprintf(run->metrics, "%s\n", line);
         free(line);
     }
@@ -164,10 +165,10 @@ void run_report_validation(Run *run, const ValidationReport *r) {
 void run_report_event(Run *run, int64_t step, const char *event, const char *text) {
     run_print(run, "%s", text);
     if (!run->metrics) return;
-    json_t *line =
-        json_pack("{s:s, s:I, s:s, s:s}", "type", "event", "step", (json_int_t)step, "event", event, "text", text);
-    char *dumped = line ? json_dumps(line, 0) : NULL;
-    if (dumped) fprintf(run->metrics, "%s\n", dumped);
+    json_t *line = json_pack("{s:s, s:I, s:s, s:o}", "type", "event", "step", (json_int_t)step, "event", event, "text",
+                             json_readable(text));
+    char *dumped = json_print(line, 0);
+    fprintf(run->metrics, "%s\n", dumped);
     fflush(run->metrics);
     free(dumped);
     json_decref(line);
@@ -223,9 +224,10 @@ json_t *run_machine(void) {
     processor_name(processor, sizeof processor);
     uname(&system);
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime(&seconds));
-    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s}", "processor", processor, "threads",
-                     omp_get_max_threads(), "memory_gb",
-                     (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9, "system", system.release,
-                     "blas", matmul_library(), "compiler", __VERSION__, "precision",
-                     sizeof(real) == 4 ? "fp32" : "fp64", "started", now);
+    json_t *machine = json_pack("{s:o, s:i, s:f, s:o, s:s, s:s, s:s, s:s}", "processor", json_readable(processor),
+                                "threads", omp_get_max_threads(), "memory_gb",
+                                (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9, "system",
+                                json_readable(system.release), "blas", matmul_library(), "compiler", __VERSION__,
+                                "precision", sizeof(real) == 4 ? "fp32" : "fp64", "started", now);
+    return json_made(machine, "the machine");
 }

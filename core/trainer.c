@@ -1,5 +1,6 @@
 #include "trainer.h"
 #include "file.h"
+#include "json.h"
 #include "matmul.h"
 #include "memory.h"
 #include "parallel.h"
@@ -193,7 +194,7 @@ static int start_from_run(Trainer *trainer, Error *error) {
     Checkpoint checkpoint;
     if (checkpoint_open_newest(&checkpoint, settings->resume, error)) return -1;
     const json_t *saved_attention = gpt2_config_attention(checkpoint.config);
-    json_t *softmax = json_pack("{s:s}", "name", "softmax");
+    json_t *softmax = json_made(json_pack("{s:s}", "name", "softmax"), "an attention");
     if (!saved_attention) saved_attention = softmax;
     int failed = 0, was_timed = options_find(&trainer->options, "seconds")->given;
     if (!checkpoint.state || !checkpoint.has_optimizer)
@@ -276,7 +277,7 @@ static int compare_starts(const Trainer *trainer, Error *error) {
                               (json_int_t)dataloader_fingerprint(trainer->train), "validation data's fingerprint",
                               (json_int_t)(trainer->val ? dataloader_fingerprint(trainer->val) : 0), "weights' hash",
                               (json_int_t)hash_tensors(&model));
-    int status = parallel_compare(start, "the ", error);
+    int status = parallel_compare(json_made(start, "the start"), "the ", error);
     json_decref(start);
     return status;
 }
@@ -330,17 +331,17 @@ static int open_metrics(Trainer *trainer, Error *error) {
     trainer->machine_gflops = trainer->backend->machine_gflops();
     parallel_sum(&trainer->machine_gflops, 1);
     if (parallel_rank() > 0) return json_decref(machine), 0;
-    json_object_set_new(machine, "ranks", json_integer(parallel_ranks()));
-    json_object_set_new(machine, "gflops", json_real(trainer->machine_gflops));
-    json_object_set_new(machine, "startup_seconds", json_real(clock_seconds() - trainer->begun));
-    if (trainer->backend->device) json_object_set_new(machine, "device", json_string(trainer->backend->device()));
+    json_put(machine, "ranks", json_integer(parallel_ranks()));
+    json_put(machine, "gflops", json_number(trainer->machine_gflops));
+    json_put(machine, "startup_seconds", json_number(clock_seconds() - trainer->begun));
+    if (trainer->backend->device) json_put(machine, "device", json_readable(trainer->backend->device()));
     if (!settings->quiet) print_start(trainer, machine);
     json_t *attention = attention_to_json(trainer->attention, &settings->attention_config);
     json_t *line = json_pack("{s:s, s:o, s:o, s:o, s:I, s:o}", "type", "configuration", "options",
                              settings_to_json(&trainer->options), "attention", attention, "model",
                              gpt2_config_to_json(&settings->model, attention), "parameters",
                              (json_int_t)gpt2_config_parameters(&settings->model), "machine", machine);
-    int result = run_open_metrics(&trainer->run, line, trainer->step, error);
+    int result = run_open_metrics(&trainer->run, json_made(line, "the configuration"), trainer->step, error);
     json_decref(line);
     return result;
 }
@@ -457,7 +458,8 @@ static int write_checkpoint(Trainer *trainer, Error *error) {
         json_pack("{s:I, s:I, s:f, s:i, s:o, s:o}", "step", (json_int_t)trainer->step, "tokens",
                   (json_int_t)trainer->tokens, "seconds", elapsed(trainer), "ranks", parallel_ranks(), "loader",
                   dataloader_to_json(trainer->train), "options", settings_to_json(&trainer->options));
-    if (trainer->val_loss > 0) json_object_set_new(state, "validation_loss", json_real(trainer->val_loss));
+    json_made(state, "the state");
+    if (trainer->val_loss > 0) json_put(state, "validation_loss", json_number(trainer->val_loss));
     ModelTensors model = trainer->backend->tensors(trainer->model);
     int result = model_save(&model, settings->out, trainer->step, state, settings->tokenizer, error);
     json_decref(state);

@@ -2,9 +2,9 @@
 // order of merging is a list of pairs instead of the ranks of tokens.
 #include "tokenizer.h"
 #include "../core/file.h"
+#include "../core/json.h"
 #include "../core/memory.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,8 +51,8 @@ static size_t write_letters(char *out, const Letters *letters, const char *bytes
 }
 
 static int write_json(const char *directory, const char *name, json_t *json, Error *error) {
-    char *text = json_dumps(json, JSON_INDENT(0) | JSON_COMPACT), *path = path_join(directory, name);
-    int status = text ? file_replace(path, text, strlen(text), error) : error_set(error, "%.700s: no memory", path);
+    char *text = json_print(json, JSON_INDENT(0) | JSON_COMPACT), *path = path_join(directory, name);
+    int status = file_replace(path, text, strlen(text), error);
     free(text);
     free(path);
     return status;
@@ -97,7 +97,8 @@ int tokenizer_visit_merges(const Tokenizer *tokenizer, TokenizerVisit *visit, vo
 }
 
 static int add_name(void *json, uint32_t id, const char *name) {
-    return json_object_set_new(json, name, json_integer(id));
+    json_put(json, name, json_integer(id));
+    return 0;
 }
 
 static int write_vocabulary(const Tokenizer *tokenizer, const char *directory, Error *error) {
