@@ -52,6 +52,8 @@ static int compare_steps(const void *left, const void *right) {
 
 int checkpoint_list(int64_t **steps, const char *run) {
     DIR *directory = opendir(run);
+    if (!directory && errno != ENOENT && errno != ENOTDIR) // a run that is there must not look empty
+        die("%.700s: cannot open the directory: %s", run, strerror(errno));
     int64_t *list = NULL;
     size_t found = 0, kept = 0;
     for (struct dirent *entry; directory && (entry = readdir(directory));) {

@@ -205,16 +205,15 @@ int run_signal(void) {
 // ---- the machine
 
 static void processor_name(char *name, size_t size) {
-    snprintf(name, size, "unknown");
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    while (file && fgets(line, sizeof line, file)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) || !colon) continue;
+    char text[4096] = ""; // the first core's entry is well within it
+    int file = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC);
+    if (file >= 0 && read(file, text, sizeof text - 1) < 0) text[0] = 0;
+    if (file >= 0) close(file);
+    const char *line = strstr(text, "model name"), *colon = line ? strstr(line, ": ") : NULL;
+    if (colon)
         snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-        break;
-    }
-    if (file) fclose(file);
+    else
+        snprintf(name, size, "unknown");
 }
 
 json_t *run_machine(void) {
