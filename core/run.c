@@ -65,8 +65,8 @@ int run_open_metrics(Run *run, const json_t *configuration, int64_t step, Error 
     int failed = step > 0 && drop_later_steps(path, step, error);
     if (!failed) {
         int fresh = step == 0 || !file_exists(path);
-        run->metrics = fopen(path, fresh ? "w" : "a");
-        if (!run->metrics) failed = error_set(error, "%.700s: cannot write: %s", path, strerror(errno));
+        run->metrics = file_open_log(path, !fresh, error);
+        failed = run->metrics == NULL;
         char *line = !failed && fresh ? json_print(configuration, JSON_REAL_PRECISION(9)) : NULL;
         if (line) fprintf(run->metrics, "%s\n", line);
         free(line);
