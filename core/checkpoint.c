@@ -441,11 +441,27 @@ static int skips_constants(const Checkpoint *checkpoint, const Tensor *wanted, i
     return gpt2_config_attention(checkpoint->config) != NULL;
 }
 
-// The index of the wanted tensor of that name, prefix aside; -1 when there is none.
-static int find_wanted(const Tensor *wanted, int count, const char *name) {
-    for (int i = 0; i < count; i++)
-        if (strcmp(without_prefix(wanted[i].name), without_prefix(name)) == 0) return i;
-    return -1;
+// A wanted tensor and the file's own of that name, prefix aside; NULL until it is found.
+typedef struct {
+    const Tensor *wanted, *found;
+} Match;
+
+static int compare_names(const void *left, const void *right) {
+    const Match *a = left, *b = right;
+    return strcmp(without_prefix(a->wanted->name), without_prefix(b->wanted->name));
+}
+
+// In order of their names, for find_match: a file may have hundreds of thousands of tensors. free() the list.
+static Match *list_matches(const Tensor *wanted, int count) {
+    Match *matches = memory_allocate_zeroed((size_t)count, sizeof *matches, "a tensor list");
+    for (int i = 0; i < count; i++) matches[i].wanted = &wanted[i];
+    qsort(matches, (size_t)count, sizeof *matches, compare_names);
+    return matches;
+}
+
+static Match *find_match(Match *matches, int count, const Tensor *tensor) {
+    const Match key = {.wanted = tensor};
+    return bsearch(&key, matches, (size_t)count, sizeof *matches, compare_names);
 }
 
 static int check_tied_head(const Safetensors *file, const Tensor *head, Error *error) {
@@ -460,34 +476,38 @@ static int check_tied_head(const Safetensors *file, const Tensor *head, Error *e
                      file->path);
 }
 
-// Sorts the file's tensors into `found`, by the order of the wanted ones.
-static int match_tensors(const Tensor **found, const Safetensors *file, const Tensor *wanted, int count,
-                         int skip_constants, Error *error) {
+// Is it all right that nobody wants this tensor of the file?
+static int check_unwanted(const Safetensors *file, const Tensor *tensor, int skip_constants, Error *error) {
+    if (strcmp(tensor->name, "lm_head.weight") == 0) return check_tied_head(file, tensor, error);
+    if (is_mask_buffer(tensor->name) || (skip_constants && is_attention_constant(tensor->name))) return 0;
+    return error_set(error, "%.500s: tensor %s is unknown to this model; is it one of another kind?", file->path,
+                     tensor->name);
+}
+
+// Finds the file's tensor for each that is wanted.
+static int match_tensors(Match *matches, int count, const Safetensors *file, int skip_constants, Error *error) {
     for (int i = 0; i < file->count; i++) {
         const Tensor *tensor = &file->tensors[i];
-        int index = find_wanted(wanted, count, tensor->name);
-        if (index >= 0 && found[index])
+        Match *match = find_match(matches, count, tensor);
+        if (match && match->found)
             return error_set(error,
                              "%.500s: tensor %s is there twice, with and without its prefix; the file is damaged",
                              file->path, tensor->name);
-        if (index >= 0)
-            found[index] = tensor;
-        else if (strcmp(tensor->name, "lm_head.weight") == 0) {
-            if (check_tied_head(file, tensor, error)) return -1;
-        } else if (!is_mask_buffer(tensor->name) && !(skip_constants && is_attention_constant(tensor->name)))
-            return error_set(error, "%.500s: tensor %s is unknown to this model; is it one of another kind?",
-                             file->path, tensor->name);
+        if (match)
+            match->found = tensor;
+        else if (check_unwanted(file, tensor, skip_constants, error))
+            return -1;
     }
     for (int i = 0; i < count; i++)
-        if (!found[i])
+        if (!matches[i].found)
             return error_set(error,
                              "%.500s: expected a tensor %.255s, found none of that name; the model is incomplete or "
                              "of another kind",
-                             file->path, wanted[i].name);
+                             file->path, matches[i].wanted->name);
     return 0;
 }
 
-static int read_tensor(const Tensor *wanted, const Tensor *found, const char *path, Error *error) {
+static int check_tensor(const Tensor *wanted, const Tensor *found, const char *path, Error *error) {
     if (!tensor_is_float(found))
         return error_set(error, "%.500s: tensor %s: expected F32, F64, F16 or BF16, found %s", path, found->name,
                          dtype_name(found->dtype));
@@ -500,15 +520,23 @@ static int read_tensor(const Tensor *wanted, const Tensor *found, const char *pa
                          path, found->name, tensor_shape_text(wanted, expected, sizeof expected),
                          tensor_shape_text(found, is, sizeof is));
     }
+    return 0;
+}
+
+static int read_tensor(const Tensor *wanted, const Tensor *found, const char *path, Error *error) {
     tensor_to_floats((float *)wanted->data, found);
     return floats_check_finite(wanted->data, tensor_elements(found), path, found->name, error);
 }
 
+// All names and shapes first, then the numbers of those tensors that have a place to go to.
 static int read_tensors(const Safetensors *file, const Tensor *wanted, int count, int skip_constants, Error *error) {
-    const Tensor **found = memory_allocate_zeroed((size_t)count, sizeof *found, "a tensor list");
-    int failed = match_tensors(found, file, wanted, count, skip_constants, error);
-    for (int i = 0; i < count && !failed; i++) failed = read_tensor(&wanted[i], found[i], file->path, error);
-    free(found);
+    Match *matches = list_matches(wanted, count);
+    int failed = match_tensors(matches, count, file, skip_constants, error);
+    for (int i = 0; i < count && !failed; i++)
+        failed = check_tensor(matches[i].wanted, matches[i].found, file->path, error);
+    for (int i = 0; i < count && !failed; i++)
+        if (matches[i].wanted->data) failed = read_tensor(matches[i].wanted, matches[i].found, file->path, error);
+    free(matches);
     return failed;
 }
 

@@ -261,7 +261,9 @@ static int read_checkpoint(Model *model, const char *path, Error *error) {
     GPT2Config config;
     if (checkpoint_open_newest(&checkpoint, path, error)) return -1;
     int failed = refuse_attention(&checkpoint, error) ||
-                 gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error);
+                 gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error) ||
+                 model_check_checkpoint(&config, attention_find("softmax"), &(AttentionConfig){0}, &checkpoint,
+                                        MODEL_WEIGHTS, error);
     if (!failed) {
         allocate(model, &config);
         failed = model_read_checkpoint(&model->tensors, &checkpoint, MODEL_WEIGHTS, error);

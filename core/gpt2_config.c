@@ -7,15 +7,16 @@
 
 static const double LAYER_NORM_EPSILON = 1e-5;
 
-// The sizes, with limits far above any GPT-2 and low enough that products of three fit 64 bits.
 static const struct {
     const char *key;
     size_t offset;
     int most;
 } sizes[] = {
-    {"n_positions", offsetof(GPT2Config, max_T), 1 << 20}, {"vocab_size", offsetof(GPT2Config, V), 1 << 20},
-    {"n_layer", offsetof(GPT2Config, L), 1 << 10},         {"n_head", offsetof(GPT2Config, NH), 1 << 10},
-    {"n_embd", offsetof(GPT2Config, C), 1 << 16},
+    {"n_positions", offsetof(GPT2Config, max_T), GPT2_CONTEXT_MAX},
+    {"vocab_size", offsetof(GPT2Config, V), GPT2_VOCABULARY_MAX},
+    {"n_layer", offsetof(GPT2Config, L), GPT2_LAYERS_MAX},
+    {"n_head", offsetof(GPT2Config, NH), GPT2_HEADS_MAX},
+    {"n_embd", offsetof(GPT2Config, C), GPT2_WIDTH_MAX},
 };
 enum { SIZE_COUNT = sizeof sizes / sizeof *sizes };
 

@@ -384,7 +384,38 @@ static void trainer_contradictions(void) {
     check_unfinished("--attention nonsense", "expected one of");
     check_unfinished("--attention nonsense", "softmax");
     check_unfinished("--attention softmax --R 3", "--R");
-    check_unfinished("--batch 1048576 --micro-batch 1048576 --context 16777216 --sequence 16777216", "too many");
+    check_unfinished("--batch 1048576 --micro-batch 1048576 --context 1048576 --sequence 1048576", "too many");
+}
+
+// What the options allow can be saved and opened again, and what they refuse no file can bring in.
+static void sizes_have_one_limit(void) {
+    static const struct {
+        const char *option;
+        size_t offset;
+        int most;
+    } sizes[] = {{"context", offsetof(GPT2Config, max_T), 1 << 20},
+                 {"vocab", offsetof(GPT2Config, V), 1 << 20},
+                 {"layers", offsetof(GPT2Config, L), 1 << 10},
+                 {"heads", offsetof(GPT2Config, NH), 1 << 10},
+                 {"width", offsetof(GPT2Config, C), 1 << 16}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char line[128];
+        for (int above = 0; above < 2; above++) {
+            int value = sizes[i].most + above;
+            snprintf(line, sizeof line, "--width 65536 --heads 1024 --batch 1 --%s %d", sizes[i].option, value);
+            CHECK(finish(line) == -above);
+            if (above) CHECK_CONTAINS(error.text, sizes[i].option);
+            GPT2Config config = {1024, 300, 2, 2, 4096}, found;
+            *(int *)((char *)&config + sizes[i].offset) = value;
+            json_t *json = gpt2_config_to_json(&config, NULL);
+            CHECK(gpt2_config_check(&config, "a file", &error) == -above);
+            CHECK(gpt2_config_from_json(&found, json, "a file", &error) == -above);
+            json_decref(json);
+        }
+    }
+    settings.model.V = (1 << 20) + 1; // from whatever source
+    CHECK(settings_finish(&settings, &trainer_options, &attention, NULL, &error) == -1);
+    CHECK_CONTAINS(error.text, "vocab_size: expected 1 to 1048576");
 }
 
 // A run's settings, saved and taken up again; what would make another run of it is refused.
@@ -428,6 +459,7 @@ int main(void) {
     RUN(trainer_table_is_consistent);
     RUN(trainer_presets);
     RUN(trainer_contradictions);
+    RUN(sizes_have_one_limit);
     RUN(trainer_resume);
     return test_summary();
 }

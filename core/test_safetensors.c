@@ -4,9 +4,8 @@
 #include "test.h"
 #include "test_files.h"
 
-#include <omp.h>
-
 #include <math.h>
+#include <omp.h>
 
 // ---- files made by hand
 

@@ -119,6 +119,12 @@ static int start_fresh(Trainer *trainer, Error *error) {
     return 0;
 }
 
+static int check_checkpoint(const Trainer *trainer, const Checkpoint *checkpoint, int which, Error *error) {
+    const Settings *settings = &trainer->settings;
+    return model_check_checkpoint(&settings->model, trainer->attention, &settings->attention_config, checkpoint, which,
+                                  error);
+}
+
 // Weights of a Hugging Face directory or of one of our checkpoints; its attention is taken over unless another is asked
 // for.
 static int start_from_checkpoint(Trainer *trainer, Error *error) {
@@ -128,16 +134,17 @@ static int start_from_checkpoint(Trainer *trainer, Error *error) {
     if (checkpoint_open_newest(&checkpoint, settings->init, error)) return -1;
     const json_t *saved = gpt2_config_attention(checkpoint.config);
     if (options_find(&trainer->options, "attention")->given) saved = NULL;
+    int which = MODEL_WEIGHTS | (saved ? MODEL_CONSTANTS : 0);
     int failed = gpt2_config_from_json(&config, checkpoint.config, settings->init, error) ||
                  gpt2_config_agrees(&settings->model, &config, settings->init, error);
     settings->model = config;
     failed = failed || load_vocabulary(trainer, error) ||
              settings_finish(settings, &trainer->options, &trainer->attention, saved, error) ||
-             open_data(trainer, error);
+             check_checkpoint(trainer, &checkpoint, which, error) || open_data(trainer, error);
     if (!failed) {
         ModelTensors model = create_model(trainer);
         initialize_model(trainer, &model); // draws the constants that the file may lack
-        failed = model_read_checkpoint(&model, &checkpoint, MODEL_WEIGHTS | (saved ? MODEL_CONSTANTS : 0), error);
+        failed = model_read_checkpoint(&model, &checkpoint, which, error);
     }
     checkpoint_close(&checkpoint);
     return failed ? -1 : 0;
@@ -206,6 +213,7 @@ static int start_from_run(Trainer *trainer, Error *error) {
                              settings->force, error) ||
              load_vocabulary(trainer, error) ||
              settings_finish(settings, &trainer->options, &trainer->attention, saved_attention, error) ||
+             check_checkpoint(trainer, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS | MODEL_MOMENTS, error) ||
              open_data(trainer, error);
     if (!was_timed) settings->seconds = 0; // the number of steps was settled when the run began
     use_threads(trainer, checkpoint.state);
