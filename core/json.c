@@ -1,8 +1,8 @@
 #include "json.h"
-#include "error.h"
 #include "memory.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,4 +103,21 @@ char *json_bytes_value(const json_t *json) {
     if (json_is_string(json)) return memory_copy_string(json_string_value(json));
     const char *text = json_string_value(json_object_get(json, "percent"));
     return text && json_object_size(json) == 1 ? percent_decode(text) : NULL;
+}
+
+// ---- reading
+
+int json_read_whole(int64_t *number, const json_t *object, const char *key, int64_t least, int64_t most,
+                    const char *path, Error *error) {
+    const json_t *value = json_object_get(object, key);
+    int64_t found = json_integer_value(value);
+    if (!json_is_integer(value))
+        return error_set(error, "%.700s: \"%s\": expected a whole number, found %s; the file is damaged", path, key,
+                         value ? "something else" : "none");
+    if (found < least || found > most)
+        return error_set(error,
+                         "%.700s: \"%s\": expected %" PRId64 " to %" PRId64 ", found %" PRId64 "; the file is damaged",
+                         path, key, least, most, found);
+    *number = found;
+    return 0;
 }

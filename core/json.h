@@ -3,8 +3,11 @@
 #ifndef CORE_JSON_H
 #define CORE_JSON_H
 
+#include "error.h"
+
 #include <jansson.h>
 #include <stddef.h>
+#include <stdint.h>
 
 // The value itself. One that jansson refused to make (NULL: a text that is not UTF-8, a number that is not finite) ends
 // the program, naming `what`; values that come from outside go through the functions below, which never give NULL.
@@ -25,5 +28,12 @@ json_t *json_readable(const char *bytes);
 json_t *json_bytes(const char *bytes);
 // What json_bytes was given, in fresh memory; NULL when `json` is nothing that it makes.
 char *json_bytes_value(const json_t *json);
+
+// ---- reading
+
+// The whole number object[key]; refuses what is not there, of another kind, or not within `least` and `most`. `path` is
+// for the message.
+int json_read_whole(int64_t *number, const json_t *object, const char *key, int64_t least, int64_t most,
+                    const char *path, Error *error);
 
 #endif

@@ -31,6 +31,29 @@ int run_open(Run *run, const char *directory, Error *error) {
     return failed || taken ? -1 : 0;
 }
 
+// ---- state.json
+
+static const int64_t STEPS_MAX = 1000000000000;        // of --steps
+static const int64_t TOKENS_MAX = 1000000000000000000; // adding what a run can still see does not overflow
+static const int64_t RANKS_MAX = 1 << 20;
+static const double SECONDS_MAX = 1e12;
+
+int run_state_from_json(RunState *state, const json_t *json, const char *path, Error *error) {
+    char *file = path_join(path, "state.json");
+    const json_t *seconds = json_object_get(json, "seconds");
+    int64_t ranks = 1;
+    int failed = json_read_whole(&state->step, json, "step", 0, STEPS_MAX, file, error) ||
+                 json_read_whole(&state->tokens, json, "tokens", 0, TOKENS_MAX, file, error) ||
+                 (json_object_get(json, "ranks") && json_read_whole(&ranks, json, "ranks", 1, RANKS_MAX, file, error));
+    state->seconds = json_number_value(seconds); // 0 when there are none
+    state->ranks = (int)ranks;
+    if (!failed && seconds && !(json_is_number(seconds) && state->seconds >= 0 && state->seconds <= SECONDS_MAX))
+        failed = error_set(error, "%.700s: \"seconds\": expected a number from 0 to %g; the file is damaged", file,
+                           SECONDS_MAX);
+    free(file);
+    return failed ? -1 : 0;
+}
+
 // ---- metrics.jsonl
 
 // The text of the old metrics without the lines of steps after `step`; a line cut short by a crash goes too.

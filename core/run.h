@@ -36,6 +36,16 @@ typedef struct {
     double bits_per_byte; // 0 when no vocabulary is known
 } ValidationReport;
 
+typedef struct { // what state.json says of a run so far
+    int64_t step, tokens;
+    double seconds;
+    int ranks;
+} RunState;
+
+// Refuses what is missing, negative or beyond what a run can reach; states without `seconds` or `ranks` are of one process
+// that was not timed. `path` is the checkpoint's.
+int run_state_from_json(RunState *state, const json_t *json, const char *path, Error *error);
+
 // Makes the directory and takes its lock: a second run in it is refused.
 int run_open(Run *run, const char *directory, Error *error);
 // Opens the metrics: a new file whose first line is `configuration`, or, when a run continues at `step`, the old one

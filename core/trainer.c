@@ -170,12 +170,11 @@ static int start_from_llmc(Trainer *trainer, Error *error) {
 
 // What the state file says of the run so far.
 static int read_state(Trainer *trainer, const json_t *state, const char *path, Error *error) {
-    const json_t *step = json_object_get(state, "step"), *tokens = json_object_get(state, "tokens");
-    if (!json_is_integer(step) || json_integer_value(step) < 0 || !json_is_integer(tokens))
-        return error_set(error, "%.700s/state.json: expected the numbers \"step\" and \"tokens\", found none", path);
-    trainer->step = json_integer_value(step);
-    trainer->tokens = json_integer_value(tokens);
-    trainer->elapsed_before = json_number_value(json_object_get(state, "seconds"));
+    RunState before;
+    if (run_state_from_json(&before, state, path, error)) return -1;
+    trainer->step = before.step;
+    trainer->tokens = before.tokens;
+    trainer->elapsed_before = before.seconds;
     return dataloader_from_json(trainer->train, json_object_get(state, "loader"), trainer->settings.force, error);
 }
 
