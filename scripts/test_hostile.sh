@@ -108,11 +108,12 @@ outputs
 # A configuration of a million positions over a file with 32, where memory for a model of that size is not to be had.
 # shellcheck disable=SC2086
 huge_configuration() {
-    cp -r "$work/run/step_00000002" "$work/huge"
-    rm "$work/huge/state.json"
-    sed 's/"n_positions": 32/"n_positions": 1048576/' "$work/run/step_00000002/config.json" >"$work/huge/config.json"
+    works "a wide model" ./train_gpt2 $small --width 512 --steps 1 --out "$work/wide"
+    mkdir "$work/huge"
+    mv "$work/wide/step_00000001/model.safetensors" "$work/huge"
+    sed 's/"n_positions": 32/"n_positions": 1048576/' "$work/wide/step_00000001/config.json" >"$work/huge/config.json"
     if (ulimit -v 2000000 && ./train_gpt2 --help >/dev/null 2>&1); then ulimit -v 2000000; fi
-    shapes="tensor transformer.wpe.weight: expected shape (1048576,16), found (32,16)"
+    shapes="tensor transformer.wpe.weight: expected shape (1048576,512), found (32,512)"
     refuses "--init" "$shapes" ./train_gpt2 --train "$work/train.bin" --quiet --init "$work/huge" --out "$work/none"
     refuses "sampling" "$shapes" ./sample_gpt2 "$work/huge" --prompt-ids 1
     refuses "exporting" "$shapes" ./export_gguf "$work/huge" "$work/huge.gguf"
