@@ -24,7 +24,8 @@ works() { # name, command
     name=$1
     shift
     limited "$@"
-    check_equal "$name: exit code ($(head -c 300 "$work/err"))" $? 0
+    code=$?
+    check_equal "$name: exit code ($(head -c 300 "$work/err"))" "$code" 0
 }
 refuses() { # name, part of the message, command
     name=$1 part=$2
