@@ -1,5 +1,6 @@
 // The registry of mechanisms, their options, and their configuration as JSON.
 #include "attention.h"
+#include "../core/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,15 +206,14 @@ static json_t *field_to_json(const Field *field, const AttentionConfig *config) 
 
 json_t *attention_to_json(const Attention *attention, const AttentionConfig *config) {
     json_t *json = json_object();
-    json_object_set_new(json, "name", json_string(attention->name));
+    json_put(json, "name", json_string(attention->name));
     for (int i = 0; i < FIELDS; i++) {
-        if (attention->uses & fields[i].use)
-            json_object_set_new(json, fields[i].key, field_to_json(&fields[i], config));
+        if (attention->uses & fields[i].use) json_put(json, fields[i].key, field_to_json(&fields[i], config));
     }
     // As text: JSON's integers are signed.
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)config->seed);
-    if (attention->constants) json_object_set_new(json, "seed", json_string(seed));
+    if (attention->constants) json_put(json, "seed", json_string(seed));
     return json;
 }
 

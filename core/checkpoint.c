@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "gpt2_config.h"
+#include "json.h"
 #include "memory.h"
 
 #include <ctype.h>
@@ -56,6 +57,8 @@ static int compare_steps(const void *left, const void *right) {
 
 int checkpoint_list(int64_t **steps, const char *run) {
     DIR *directory = opendir(run);
+    if (!directory && errno != ENOENT && errno != ENOTDIR) // a run that is there must not look empty
+        die("%.700s: cannot open the directory: %s", run, strerror(errno));
     int64_t *list = NULL;
     size_t found = 0, kept = 0;
     for (struct dirent *entry; directory && (entry = readdir(directory));) {
@@ -99,7 +102,7 @@ int checkpoint_move(const char *run, int64_t step, const char *to, Error *error)
 
 // A file's entry in the state: "xxh3" of all its bytes, or "header_xxh3" for safetensors.
 static void add_checksum(json_t *files, const char *name, const char *key, uint64_t checksum) {
-    json_object_set_new(files, name, json_pack("{s:s}", key, checksum_text(checksum).text));
+    json_put(files, name, json_pack("{s:s}", key, checksum_text(checksum).text));
 }
 
 static int write_text(const char *directory, const char *name, const void *text, size_t bytes, json_t *files,
@@ -111,10 +114,9 @@ static int write_text(const char *directory, const char *name, const void *text,
     return result;
 }
 
-// Readable text with a line end; NULL for what is no JSON object. free() it.
+// Readable text with a line end; free() it.
 static char *json_to_text(const json_t *json) {
-    char *text = json_dumps(json, JSON_INDENT(2));
-    if (!text) return NULL;
+    char *text = json_print(json, JSON_INDENT(2));
     size_t length = strlen(text);
     text = memory_resize(text, length + 2, 1, "JSON text");
     memcpy(text + length, "\n", 2);
@@ -123,7 +125,6 @@ static char *json_to_text(const json_t *json) {
 
 static int write_config(const char *directory, const json_t *config, json_t *files, Error *error) {
     char *text = json_to_text(config);
-    if (!text) return error_set(error, "%.700s: cannot save a configuration that is not valid JSON", directory);
     int result = write_text(directory, CONFIG_FILE, text, strlen(text), files, error);
     free(text);
     return result;
@@ -142,26 +143,22 @@ static int write_tensors(const char *directory, const char *name, const Tensor *
 }
 
 // The state's own checksum is of its compact text without the entry "checksum".
-static uint64_t state_checksum(const json_t *state, int *failed) {
-    json_t *rest = json_copy((json_t *)state);
+static uint64_t state_checksum(const json_t *state) {
+    json_t *rest = json_made(json_copy((json_t *)state), "a state");
     json_object_del(rest, "checksum");
-    char *text = json_dumps(rest, JSON_COMPACT | JSON_SORT_KEYS);
-    uint64_t checksum = text ? XXH3_64bits(text, strlen(text)) : 0;
-    *failed = !text;
+    char *text = json_print(rest, JSON_COMPACT | JSON_SORT_KEYS);
+    uint64_t checksum = XXH3_64bits(text, strlen(text));
     free(text);
     json_decref(rest);
     return checksum;
 }
 
 static int write_state(const char *directory, const json_t *given, json_t *files, Error *error) {
-    int failed = 0;
     json_t *state = given ? json_copy((json_t *)given) : json_object();
-    json_object_set(state, "files", files);
-    ChecksumText checksum = checksum_text(state_checksum(state, &failed));
-    json_object_set_new(state, "checksum", json_string(checksum.text));
-    char *text = failed ? NULL : json_to_text(state), *path = path_join(directory, STATE_FILE);
-    int result = text ? file_replace(path, text, strlen(text), error)
-                      : error_set(error, "%.700s: cannot save a state that is not valid JSON", path);
+    json_put(state, "files", json_incref(files));
+    json_put(state, "checksum", json_string(checksum_text(state_checksum(state)).text));
+    char *text = json_to_text(state), *path = path_join(directory, STATE_FILE);
+    int result = file_replace(path, text, strlen(text), error);
     json_decref(state);
     free(text);
     free(path);
@@ -383,10 +380,9 @@ static int check_whole_files(const Checkpoint *checkpoint, CheckpointNeed need, 
 }
 
 static int check_state(const Checkpoint *checkpoint, Error *error) {
-    int failed = 0;
     const char *expected = json_string_value(json_object_get(checkpoint->state, "checksum"));
-    ChecksumText found = checksum_text(state_checksum(checkpoint->state, &failed));
-    if (expected && !failed && strcmp(expected, found.text) == 0) return 0;
+    ChecksumText found = checksum_text(state_checksum(checkpoint->state));
+    if (expected && strcmp(expected, found.text) == 0) return 0;
     return error_set(error,
                      "%.500s/" STATE_FILE ": expected checksum %.16s, found %s; the file is damaged: use another "
                      "checkpoint",
@@ -521,11 +517,27 @@ static int skips_constants(const Checkpoint *checkpoint, const Tensor *wanted, i
     return gpt2_config_attention(checkpoint->config) != NULL;
 }
 
-// The index of the wanted tensor of that name, prefix aside; -1 when there is none.
-static int find_wanted(const Tensor *wanted, int count, const char *name) {
-    for (int i = 0; i < count; i++)
-        if (strcmp(without_prefix(wanted[i].name), without_prefix(name)) == 0) return i;
-    return -1;
+// A wanted tensor and the file's own of that name, prefix aside; NULL until it is found.
+typedef struct {
+    const Tensor *wanted, *found;
+} Match;
+
+static int compare_names(const void *left, const void *right) {
+    const Match *a = left, *b = right;
+    return strcmp(without_prefix(a->wanted->name), without_prefix(b->wanted->name));
+}
+
+// In order of their names, for find_match: a file may have hundreds of thousands of tensors. free() the list.
+static Match *list_matches(const Tensor *wanted, int count) {
+    Match *matches = memory_allocate_zeroed((size_t)count, sizeof *matches, "a tensor list");
+    for (int i = 0; i < count; i++) matches[i].wanted = &wanted[i];
+    qsort(matches, (size_t)count, sizeof *matches, compare_names);
+    return matches;
+}
+
+static Match *find_match(Match *matches, int count, const Tensor *tensor) {
+    const Match key = {.wanted = tensor};
+    return bsearch(&key, matches, (size_t)count, sizeof *matches, compare_names);
 }
 
 static int check_tied_head(const Safetensors *file, const Tensor *head, Error *error) {
@@ -540,34 +552,38 @@ static int check_tied_head(const Safetensors *file, const Tensor *head, Error *e
                      file->path);
 }
 
-// Sorts the file's tensors into `found`, by the order of the wanted ones.
-static int match_tensors(const Tensor **found, const Safetensors *file, const Tensor *wanted, int count,
-                         int skip_constants, Error *error) {
+// Is it all right that nobody wants this tensor of the file?
+static int check_unwanted(const Safetensors *file, const Tensor *tensor, int skip_constants, Error *error) {
+    if (strcmp(tensor->name, "lm_head.weight") == 0) return check_tied_head(file, tensor, error);
+    if (is_mask_buffer(tensor->name) || (skip_constants && is_attention_constant(tensor->name))) return 0;
+    return error_set(error, "%.500s: tensor %s is unknown to this model; is it one of another kind?", file->path,
+                     tensor->name);
+}
+
+// Finds the file's tensor for each that is wanted.
+static int match_tensors(Match *matches, int count, const Safetensors *file, int skip_constants, Error *error) {
     for (int i = 0; i < file->count; i++) {
         const Tensor *tensor = &file->tensors[i];
-        int index = find_wanted(wanted, count, tensor->name);
-        if (index >= 0 && found[index])
+        Match *match = find_match(matches, count, tensor);
+        if (match && match->found)
             return error_set(error,
                              "%.500s: tensor %s is there twice, with and without its prefix; the file is damaged",
                              file->path, tensor->name);
-        if (index >= 0)
-            found[index] = tensor;
-        else if (strcmp(tensor->name, "lm_head.weight") == 0) {
-            if (check_tied_head(file, tensor, error)) return -1;
-        } else if (!is_mask_buffer(tensor->name) && !(skip_constants && is_attention_constant(tensor->name)))
-            return error_set(error, "%.500s: tensor %s is unknown to this model; is it one of another kind?",
-                             file->path, tensor->name);
+        if (match)
+            match->found = tensor;
+        else if (check_unwanted(file, tensor, skip_constants, error))
+            return -1;
     }
     for (int i = 0; i < count; i++)
-        if (!found[i])
+        if (!matches[i].found)
             return error_set(error,
                              "%.500s: expected a tensor %.255s, found none of that name; the model is incomplete or "
                              "of another kind",
-                             file->path, wanted[i].name);
+                             file->path, matches[i].wanted->name);
     return 0;
 }
 
-static int read_tensor(const Tensor *wanted, const Tensor *found, const char *path, Error *error) {
+static int check_tensor(const Tensor *wanted, const Tensor *found, const char *path, Error *error) {
     if (!tensor_is_float(found))
         return error_set(error, "%.500s: tensor %s: expected F32, F64, F16 or BF16, found %s", path, found->name,
                          dtype_name(found->dtype));
@@ -580,15 +596,23 @@ static int read_tensor(const Tensor *wanted, const Tensor *found, const char *pa
                          path, found->name, tensor_shape_text(wanted, expected, sizeof expected),
                          tensor_shape_text(found, is, sizeof is));
     }
+    return 0;
+}
+
+static int read_tensor(const Tensor *wanted, const Tensor *found, const char *path, Error *error) {
     tensor_to_floats((float *)wanted->data, found);
     return floats_check_finite(wanted->data, tensor_elements(found), path, found->name, error);
 }
 
+// All names and shapes first, then the numbers of those tensors that have a place to go to.
 static int read_tensors(const Safetensors *file, const Tensor *wanted, int count, int skip_constants, Error *error) {
-    const Tensor **found = memory_allocate_zeroed((size_t)count, sizeof *found, "a tensor list");
-    int failed = match_tensors(found, file, wanted, count, skip_constants, error);
-    for (int i = 0; i < count && !failed; i++) failed = read_tensor(&wanted[i], found[i], file->path, error);
-    free(found);
+    Match *matches = list_matches(wanted, count);
+    int failed = match_tensors(matches, count, file, skip_constants, error);
+    for (int i = 0; i < count && !failed; i++)
+        failed = check_tensor(matches[i].wanted, matches[i].found, file->path, error);
+    for (int i = 0; i < count && !failed; i++)
+        if (matches[i].wanted->data) failed = read_tensor(matches[i].wanted, matches[i].found, file->path, error);
+    free(matches);
     return failed;
 }
 

@@ -89,7 +89,8 @@ int checkpoint_adds_bos(const Checkpoint *checkpoint, int *adds, Error *error);
 // Fills the wanted tensors (`data` is the float destination) from the model file. Names match with and without the
 // "transformer." prefix; F16, BF16 and F64 are converted. Refuses missing and unknown tensors, wrong shapes, numbers that
 // are not finite, and an lm_head that is not tied to wte. Causal-mask buffers of old files are passed over; so are the
-// constants of another attention when none of them is wanted.
+// constants of another attention when none of them is wanted. Where `data` is NULL only name, dtype and shape are checked:
+// so a file that is not what config.json says is refused before any memory is spent on the model.
 int checkpoint_read_model(const Checkpoint *checkpoint, const Tensor *wanted, int count, Error *error);
 
 // The same for the optimizer's tensors, which have to be F32 and bear exactly the wanted names.

@@ -264,6 +264,8 @@ static int read_checkpoint(Model *model, const char *path, Error *error) {
     if (checkpoint_open_newest(&checkpoint, path, CHECKPOINT_WEIGHTS, error)) return -1;
     int failed = refuse_attention(&checkpoint, error) ||
                  gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error) ||
+                 model_check_checkpoint(&config, attention_find("softmax"), &(AttentionConfig){0}, &checkpoint,
+                                        MODEL_WEIGHTS, error) ||
                  checkpoint_adds_bos(&checkpoint, &model->adds_bos, error);
     if (!failed) {
         allocate(model, &config);

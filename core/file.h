@@ -10,13 +10,19 @@
 
 // ---- reading
 
+typedef struct MappedFile MappedFile;
+
 typedef struct {
     const unsigned char *data; // NULL for an empty file
     size_t size;
+    MappedFile *file; // what messages need of it
 } FileMap;
 
-// Maps a regular file for reading; refuses directories, fifos and devices instead of hanging on them.
+// Maps a regular file for reading; refuses directories, fifos and devices instead of hanging on them. When the file
+// shrinks, or its disk fails, while `data` is used in place, the program ends with one line that names it and exit code 1.
 int file_map(FileMap *map, const char *path, Error *error);
+// Copies bytes that lie within the map; the same trouble is an ordinary error here.
+int file_copy(void *to, const FileMap *map, size_t offset, size_t bytes, Error *error);
 void file_unmap(FileMap *map);
 
 // Reads a whole regular file of at most `limit` bytes into memory with a 0 byte behind it; free() the result.
@@ -29,10 +35,14 @@ int file_exists(const char *path);   // anything at all of that name
 int file_is_directory(const char *path);
 
 // ---- writing: X.tmp, every write checked, flushed to the disk, renamed, directory flushed
+//
+// Only a regular file is replaced. A symbolic link stays: the file that it leads to is replaced, or made. A character
+// device (/dev/null, a terminal) and a pipe with a reader (/dev/stdout, a fifo) are written to as they are; a pipe without
+// one, a directory, a socket and a disk are refused.
 
 typedef struct {
     FILE *stream;
-    char *path, *temporary;
+    char *path, *temporary; // the latter is NULL for what is written directly
     uint64_t written;
 } FileWriter;
 
@@ -55,6 +65,10 @@ typedef struct { // a file that is kept in memory until its directory is written
     char *text; // free() it
     size_t bytes;
 } MemoryFile;
+
+// A descriptor that writes after what the file has, or with `keep` 0 into an emptied one. Whatever is not a regular file is
+// refused: a fifo would hang. -1 on failure.
+int file_open_log(const char *path, int keep, Error *error);
 
 // ---- directories
 

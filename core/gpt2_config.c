@@ -1,18 +1,20 @@
 #include "gpt2_config.h"
+#include "json.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-// The sizes, with limits far above any GPT-2 and low enough that products of three fit 64 bits.
 static const struct {
     const char *key;
     size_t offset;
     int most;
 } sizes[] = {
-    {"n_positions", offsetof(GPT2Config, max_T), 1 << 20}, {"vocab_size", offsetof(GPT2Config, V), 1 << 20},
-    {"n_layer", offsetof(GPT2Config, L), 1 << 10},         {"n_head", offsetof(GPT2Config, NH), 1 << 10},
-    {"n_embd", offsetof(GPT2Config, C), 1 << 16},
+    {"n_positions", offsetof(GPT2Config, max_T), GPT2_CONTEXT_MAX},
+    {"vocab_size", offsetof(GPT2Config, V), GPT2_VOCABULARY_MAX},
+    {"n_layer", offsetof(GPT2Config, L), GPT2_LAYERS_MAX},
+    {"n_head", offsetof(GPT2Config, NH), GPT2_HEADS_MAX},
+    {"n_embd", offsetof(GPT2Config, C), GPT2_WIDTH_MAX},
 };
 enum { SIZE_COUNT = sizeof sizes / sizeof *sizes };
 
@@ -131,8 +133,8 @@ json_t *gpt2_config_to_json(const GPT2Config *config, const json_t *attention) {
     int softmax = is_softmax(attention);
     json_t *json = json_pack("{s:[s], s:s}", "architectures", softmax ? "GPT2LMHeadModel" : "SlayGPT2LMHeadModel",
                              "model_type", softmax ? "gpt2" : "slay-gpt2");
-    if (!softmax) json_object_set(json, "attention", (json_t *)attention);
-    for (int i = 0; i < SIZE_COUNT; i++) json_object_set_new(json, sizes[i].key, json_integer(*size_field(config, i)));
+    if (!softmax) json_put(json, "attention", json_incref((json_t *)attention));
+    for (int i = 0; i < SIZE_COUNT; i++) json_put(json, sizes[i].key, json_integer(*size_field(config, i)));
     json_t *rest = json_pack("{s:i, s:n, s:s, s:f, s:f, s:f, s:f, s:f, s:b, s:b, s:b, s:b, s:i, s:i, s:s}", //
                              "n_ctx", config->max_T, "n_inner", "activation_function", "gelu_new",          //
                              "layer_norm_epsilon", LAYER_NORM_EPSILON, "initializer_range", 0.02,           //
@@ -141,8 +143,7 @@ json_t *gpt2_config_to_json(const GPT2Config *config, const json_t *attention) {
                              "reorder_and_upcast_attn", 0, "tie_word_embeddings", 1,                        //
                              "bos_token_id", config->V - 1, "eos_token_id", config->V - 1,                  //
                              "torch_dtype", "float32");
-    json_object_update(json, rest);
-    json_decref(rest);
+    json_put_all(json, rest);
     return json;
 }
 

@@ -18,6 +18,16 @@ typedef struct {
     int C;     // n_embd
 } GPT2Config;
 
+// The limits of a model's sizes, wherever they come from: options, config.json, llm.c's files. They are far above any GPT-2
+// and low enough that products of three fit 64 bits.
+enum {
+    GPT2_CONTEXT_MAX = 1 << 20,
+    GPT2_VOCABULARY_MAX = 1 << 20,
+    GPT2_LAYERS_MAX = 1 << 10,
+    GPT2_HEADS_MAX = 1 << 10,
+    GPT2_WIDTH_MAX = 1 << 16
+};
+
 // Refuses sizes that are zero, negative or beyond any use, and C that NH does not divide; `path` is for messages.
 int gpt2_config_check(const GPT2Config *config, const char *path, Error *error);
 

@@ -79,8 +79,8 @@ static int list_tensors(const ModelTensors *model, int which, Tensor **tensors, 
         for (int i = 0; i < per_layer; i++) {
             Tensor *tensor = &list[count];
             snprintf((*names)[count], sizeof **names, "transformer.h.%d.attn.%s", l, constants[i].name);
-            *tensor =
-                (Tensor){(*names)[count], DTYPE_F32, constants[i].rank, {0}, model->constants[l] + constants[i].offset};
+            const real *data = model->constants ? model->constants[l] + constants[i].offset : NULL;
+            *tensor = (Tensor){(*names)[count], DTYPE_F32, constants[i].rank, {0}, data};
             for (int r = 0; r < constants[i].rank; r++) tensor->shape[r] = constants[i].shape[r];
             count++;
         }
@@ -122,6 +122,17 @@ int model_read_optimizer(const ModelTensors *model, const Checkpoint *checkpoint
     int result = checkpoint_read_optimizer(checkpoint, tensors, count, error);
     free(tensors), free(names);
     return result;
+}
+
+int model_check_checkpoint(const GPT2Config *config, const Attention *attention,
+                           const AttentionConfig *attention_config, const Checkpoint *checkpoint, int which,
+                           Error *error) {
+    ModelTensors planned = {.config = *config, .attention = attention, .attention_config = *attention_config};
+    planned.parameters = gpt2_list_parameters(config, &planned.count);
+    int failed = model_read_checkpoint(&planned, checkpoint, which, error) ||
+                 ((which & MODEL_MOMENTS) && model_read_optimizer(&planned, checkpoint, error));
+    free(planned.parameters);
+    return failed ? -1 : 0;
 }
 
 int model_read_llmc(const ModelTensors *model, const LlmcModel *file, Error *error) {

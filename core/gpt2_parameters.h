@@ -45,7 +45,12 @@ Parameter *gpt2_list_parameters(const GPT2Config *config, int *count);
 // in their attention start equal.
 void model_initialize(const ModelTensors *model, uint64_t seed, double std);
 
-enum { MODEL_WEIGHTS = 1, MODEL_CONSTANTS = 2 };
+enum { MODEL_WEIGHTS = 1, MODEL_CONSTANTS = 2, MODEL_MOMENTS = 4 };
+// Does the checkpoint have the tensors of such a model, in their shapes? To be asked before the model is allocated: the
+// sizes in config.json are anybody's, what the file holds is bounded by its size.
+int model_check_checkpoint(const GPT2Config *config, const Attention *attention,
+                           const AttentionConfig *attention_config, const Checkpoint *checkpoint, int which,
+                           Error *error);
 int model_read_checkpoint(const ModelTensors *model, const Checkpoint *checkpoint, int which, Error *error);
 int model_read_optimizer(const ModelTensors *model, const Checkpoint *checkpoint, Error *error);
 int model_read_llmc(const ModelTensors *model, const LlmcModel *file, Error *error);

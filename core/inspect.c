@@ -4,6 +4,7 @@
 #include "checkpoint.h"
 #include "file.h"
 #include "gpt2_config.h"
+#include "json.h"
 #include "llmc_model.h"
 #include "memory.h"
 #include "options.h"
@@ -52,8 +53,8 @@ static void print_json(const char *label, const json_t *value) {
         print_text(label, json_string_value(value));
         return;
     }
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9) | JSON_ENSURE_ASCII);
-    if (text) print_text(label, text);
+    char *text = json_print(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9) | JSON_ENSURE_ASCII);
+    print_text(label, text);
     free(text);
 }
 

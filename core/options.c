@@ -1,5 +1,7 @@
 #define _GNU_SOURCE
 #include "options.h"
+#include "json.h"
+#include "memory.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -316,33 +318,42 @@ json_t *options_to_json(const Options *options) {
             value = json_string(choice_name(option->choices, *(int *)option->value, text, 128));
             break;
         default:
-            value = *(char **)option->value ? json_string(*(char **)option->value) : json_null();
+            value = *(char **)option->value ? json_bytes(*(char **)option->value) : json_null();
         }
-        // A string that is not UTF-8 (a strange path) cannot stand in JSON: it is saved as null.
-        json_object_set_new(object, option->name, value ? value : json_null());
+        json_put(object, option->name, value);
     }
     return object;
+}
+
+// A string's value is a copy that lives as long as the options do.
+static int string_from_json(Option *option, const json_t *value, Error *error) {
+    char *text = json_bytes_value(value);
+    if (!text) return error_set(error, "saved option %s: expected text, found something else", option->name);
+    *(const char **)option->value = text;
+    return 0;
+}
+
+static int option_from_json(Option *option, const json_t *value, Error *error) {
+    char number[64];
+    const char *text = number;
+    if (option->type == OPTION_STRING) return string_from_json(option, value, error);
+    if (json_is_string(value))
+        text = json_string_value(value);
+    else if (json_is_boolean(value))
+        snprintf(number, sizeof number, "%d", json_is_true(value));
+    else if (json_is_number(value))
+        snprintf(number, sizeof number, "%.17g", json_number_value(value));
+    else
+        return error_set(error, "saved option %s: expected a plain value, found an object or list", option->name);
+    return option_set(option, text, error);
 }
 
 int options_from_json(Options *options, const json_t *json, Error *error) {
     for (int i = 0; i < options->count; i++) {
         Option *option = &options->items[i];
         const json_t *value = json_object_get(json, option->name);
-        char number[64];
-        const char *text = number;
         if (option->given || !value || json_is_null(value)) continue;
-        if (json_is_string(value))
-            text = json_string_value(value);
-        else if (json_is_boolean(value))
-            snprintf(number, sizeof number, "%d", json_is_true(value));
-        else if (json_is_number(value))
-            snprintf(number, sizeof number, "%.17g", json_number_value(value));
-        else
-            return error_set(error, "saved option %s: expected a plain value, found an object or list", option->name);
-        if (option->type == OPTION_STRING)
-            *(const char **)option->value = strdup(text);
-        else if (option_set(option, text, error))
-            return -1;
+        if (option_from_json(option, value, error)) return -1;
     }
     return 0;
 }

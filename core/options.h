@@ -62,7 +62,8 @@ int choice_index(const char *choices, const char *word);
 const char *choice_name(const char *choices, int index, char *word, size_t size);
 
 void options_help(const Options *options, FILE *out);
-json_t *options_to_json(const Options *options); // {"name": value, ...} in the table's order; a new reference
+// {"name": value, ...} in the table's order, strings as json_bytes makes them; a new reference.
+json_t *options_to_json(const Options *options);
 // Takes over the values found in `json` for options that were not on the command line.
 int options_from_json(Options *options, const json_t *json, Error *error);
 

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "parallel.h"
+#include "json.h"
 #include "memory.h"
 #include "parallel_transport.h"
 
@@ -111,10 +112,10 @@ static int compare_values(const json_t *mine, const json_t *theirs, const char *
     json_object_foreach((json_t *)mine, name, value) {
         const json_t *other = json_object_get(theirs, name);
         if (other && json_equal(value, other)) continue;
-        char *here = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-        char *there = other ? json_dumps(other, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
+        char *here = json_print(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        char *there = other ? json_print(other, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
         error_set(error, "%s%s differs between ranks: rank 0 has %.300s, this one has %.300s; all must have the same",
-                  kind, name, there ? there : "none", here ? here : "none");
+                  kind, name, there ? there : "none", here);
         free(here), free(there);
         return -1;
     }
@@ -123,8 +124,9 @@ static int compare_values(const json_t *mine, const json_t *theirs, const char *
 
 int parallel_compare(const json_t *mine, const char *kind, Error *error) {
     if (place.ranks == 1) return 0;
-    char *text = json_dumps(mine, JSON_REAL_PRECISION(17)), *first = text_of_rank_0(text ? text : "{}");
-    json_t *theirs = json_loads(first, 0, NULL), *ours = json_loads(text ? text : "{}", 0, NULL);
+    char *text = json_print(mine, JSON_REAL_PRECISION(17)), *first = text_of_rank_0(text);
+    json_t *theirs = json_made(json_loads(first, 0, NULL), "what rank 0 sent");
+    json_t *ours = json_made(json_loads(text, 0, NULL), "what is compared with rank 0");
     int status = compare_values(ours, theirs, kind, error);
     json_decref(theirs), json_decref(ours);
     free(text), free(first);

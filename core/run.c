@@ -2,6 +2,7 @@
 #include "run.h"
 #include "checkpoint.h"
 #include "file.h"
+#include "json.h"
 #include "matmul.h"
 #include "memory.h"
 #include "progress.h"
@@ -125,6 +126,39 @@ int run_set_aside(const char *directory, int64_t step, char *where, size_t size,
     return failed ? -1 : 0;
 }
 
+// ---- state.json
+
+static const int64_t STEPS_MAX = 1000000000000;        // of --steps
+static const int64_t TOKENS_MAX = 1000000000000000000; // adding what a run can still see does not overflow
+static const int64_t RANKS_MAX = 1 << 20;
+static const double SECONDS_MAX = 1e12;
+
+// A number that may be missing.
+static int read_number(double *number, const json_t *json, const char *key, double least, double most, const char *file,
+                       Error *error) {
+    const json_t *value = json_object_get(json, key);
+    if (!value) return 0;
+    *number = json_number_value(value);
+    if (json_is_number(value) && *number >= least && *number <= most) return 0;
+    return error_set(error, "%.700s: \"%s\": expected a number from %g to %g; the file is damaged", file, key, least,
+                     most);
+}
+
+int run_state_from_json(RunState *state, const json_t *json, const char *path, Error *error) {
+    char *file = path_join(path, "state.json");
+    double ranks = 1, rollbacks = 0;
+    *state = (RunState){.rate_factor = 1};
+    int failed = json_read_whole(&state->step, json, "step", 0, STEPS_MAX, file, error) ||
+                 json_read_whole(&state->tokens, json, "tokens", 0, TOKENS_MAX, file, error) ||
+                 read_number(&ranks, json, "ranks", 1, RANKS_MAX, file, error) ||
+                 read_number(&rollbacks, json, "rollbacks", 0, 1e6, file, error) ||
+                 read_number(&state->rate_factor, json, "rate_factor", 0, 1, file, error) ||
+                 read_number(&state->seconds, json, "seconds", 0, SECONDS_MAX, file, error);
+    state->ranks = (int)ranks, state->rollbacks = (int)rollbacks;
+    free(file);
+    return failed ? -1 : 0;
+}
+
 // ---- metrics.jsonl
 
 // The text of the old metrics without the lines of steps after `step`; a line cut short by a crash goes too.
@@ -178,8 +212,7 @@ static void write_line(Run *run, const char *text) {
 }
 
 static void write_json(Run *run, const json_t *line) {
-    char *text = json_dumps(line, JSON_REAL_PRECISION(9));
-    if (!text) die("%.700s/metrics.jsonl: a line cannot be written as JSON", run->directory);
+    char *text = json_print(line, JSON_REAL_PRECISION(9));
     size_t size = strlen(text) + 2;
     text = memory_resize(text, size, 1, "a line of metrics");
     memcpy(text + size - 2, "\n", 2);
@@ -187,18 +220,13 @@ static void write_json(Run *run, const json_t *line) {
     free(text);
 }
 
-static int open_metrics_file(Run *run, int fresh, Error *error) {
+static int open_metrics_file(Run *run, int keep, Error *error) {
     char *path = path_join(run->directory, "metrics.jsonl");
     struct stat status = {0};
-    run->metrics = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | (fresh ? O_TRUNC : 0), 0666);
-    int failed = run->metrics < 0 || fstat(run->metrics, &status) != 0;
-    if (failed) error_set(error, "%.700s: cannot write: %s; choose another --out", path, strerror(errno));
-    if (!failed && !S_ISREG(status.st_mode))
-        failed = error_set(error, "%.700s: expected a regular file, found another kind; remove it", path);
-    run->metrics_at = (int64_t)status.st_size;
-    if (failed && run->metrics >= 0) close(run->metrics), run->metrics = -1;
+    run->metrics = file_open_log(path, keep, error);
+    run->metrics_at = run->metrics >= 0 && fstat(run->metrics, &status) == 0 ? (int64_t)status.st_size : 0;
     free(path);
-    return failed ? -1 : 0;
+    return run->metrics < 0 ? -1 : 0;
 }
 
 int run_cut_metrics(Run *run, int64_t step, Error *error) {
@@ -206,13 +234,13 @@ int run_cut_metrics(Run *run, int64_t step, Error *error) {
     if (run->metrics >= 0) close(run->metrics), run->metrics = -1;
     int failed = drop_later_steps(path, step, error);
     free(path);
-    return failed || open_metrics_file(run, 0, error) ? -1 : 0;
+    return failed || open_metrics_file(run, 1, error) ? -1 : 0;
 }
 
 int run_open_metrics(Run *run, const json_t *configuration, int64_t step, Error *error) {
     char *path = path_join(run->directory, "metrics.jsonl");
     int fresh = step == 0 || !file_exists(path);
-    int failed = fresh ? open_metrics_file(run, 1, error) : run_cut_metrics(run, step, error);
+    int failed = fresh ? open_metrics_file(run, 0, error) : run_cut_metrics(run, step, error);
     free(path);
     if (failed || !fresh) return failed;
     write_json(run, configuration);
@@ -315,15 +343,10 @@ void run_report_validation(Run *run, const ValidationReport *r) {
 
 void run_report_event(Run *run, int64_t step, const char *event, const char *text) {
     run_print(run, "%s", text);
-    char *readable = memory_copy_string(text); // a path in it need not be UTF-8
-    json_t *said = json_string(readable);
-    for (char *c = readable; !said && *c; c++) *c = (unsigned char)*c < 128 ? *c : '?';
-    if (!said) said = json_string(readable);
     json_t *line = json_pack("{s:s, s:I, s:s, s:o}", "type", "event", "step", (json_int_t)step, "event", event, "text",
-                             said);
-    write_json(run, line);
+                             json_readable(text));
+    write_json(run, json_made(line, "an event"));
     json_decref(line);
-    free(readable);
 }
 
 void run_report_done(Run *run, int64_t step, int64_t tokens, double elapsed) {
@@ -360,16 +383,15 @@ int run_signal(void) {
 // ---- the machine
 
 static void processor_name(char *name, size_t size) {
-    snprintf(name, size, "unknown");
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    while (file && fgets(line, sizeof line, file)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) || !colon) continue;
+    char text[4096] = ""; // the first core's entry is well within it
+    int file = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC);
+    if (file >= 0 && read(file, text, sizeof text - 1) < 0) text[0] = 0;
+    if (file >= 0) close(file);
+    const char *line = strstr(text, "model name"), *colon = line ? strstr(line, ": ") : NULL;
+    if (colon)
         snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-        break;
-    }
-    if (file) fclose(file);
+    else
+        snprintf(name, size, "unknown");
 }
 
 json_t *run_machine(void) {
@@ -379,9 +401,10 @@ json_t *run_machine(void) {
     processor_name(processor, sizeof processor);
     uname(&system);
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime(&seconds));
-    return json_pack("{s:s, s:i, s:f, s:s, s:s, s:s, s:s, s:s}", "processor", processor, "threads",
-                     omp_get_max_threads(), "memory_gb",
-                     (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9, "system", system.release,
-                     "blas", matmul_library(), "compiler", __VERSION__, "precision",
-                     sizeof(real) == 4 ? "fp32" : "fp64", "started", now);
+    json_t *machine = json_pack("{s:o, s:i, s:f, s:o, s:s, s:s, s:s, s:s}", "processor", json_readable(processor),
+                                "threads", omp_get_max_threads(), "memory_gb",
+                                (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9, "system",
+                                json_readable(system.release), "blas", matmul_library(), "compiler", __VERSION__,
+                                "precision", sizeof(real) == 4 ? "fp32" : "fp64", "started", now);
+    return json_made(machine, "the machine");
 }

@@ -38,6 +38,18 @@ typedef struct {
     double bits_per_byte; // 0 when no vocabulary is known
 } ValidationReport;
 
+typedef struct { // what state.json says of a run so far
+    int64_t step, tokens;
+    double seconds;
+    int ranks;
+    double rate_factor; // of the learning rate, lower after each of the `rollbacks`
+    int rollbacks;
+} RunState;
+
+// Refuses what is missing, negative or beyond what a run can reach; states without `seconds`, `ranks` or `rollbacks` are of
+// one process that was not timed and never rolled back. `path` is the checkpoint's.
+int run_state_from_json(RunState *state, const json_t *json, const char *path, Error *error);
+
 // Looks at the directory, which need not be there yet: where another run holds its lock it is refused, and a lock that is
 // there is taken. Nothing is created.
 int run_open(Run *run, const char *directory, Error *error);

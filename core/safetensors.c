@@ -1,4 +1,5 @@
 #include "safetensors.h"
+#include "json.h"
 #include "memory.h"
 
 #include <inttypes.h>
@@ -387,39 +388,45 @@ uint64_t safetensors_header_checksum(const Safetensors *file) {
 
 // ---- writing
 
+// NULL when a name is not UTF-8.
 static json_t *build_metadata(const Tensor *tensors, int count, uint64_t bytes, const json_t *given) {
     uint64_t *checksums = memory_allocate((size_t)count, sizeof *checksums, "checksums");
 #pragma omp parallel for schedule(dynamic) if (bytes > PARALLEL_BYTES)
     for (int i = 0; i < count; i++) checksums[i] = tensor_checksum(&tensors[i]);
 
-    json_t *metadata = json_pack("{s:s}", "format", "pt"); // transformers insists on this entry
-    json_object_update(metadata, (json_t *)given);
+    json_t *metadata = json_made(json_pack("{s:s}", "format", "pt"), "metadata"); // transformers insists on this entry
+    if (given) json_put_all(metadata, json_incref((json_t *)given));
+    int failed = 0;
     for (int i = 0; i < count; i++) {
         char key[SAFETENSORS_NAME_MAX + 8];
         snprintf(key, sizeof key, "xxh3:%s", tensors[i].name);
-        json_object_set_new(metadata, key, json_string(checksum_text(checksums[i]).text));
+        failed |= json_object_set_new(metadata, key, json_string(checksum_text(checksums[i]).text));
     }
     free(checksums);
-    return metadata;
+    if (failed) json_decref(metadata);
+    return failed ? NULL : metadata;
+}
+
+static json_t *describe(const Tensor *tensor, uint64_t offset) {
+    json_t *shape = json_array();
+    for (int d = 0; d < tensor->rank; d++)
+        if (json_array_append_new(shape, json_integer((json_int_t)tensor->shape[d]))) return json_decref(shape), NULL;
+    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", dtype_name(tensor->dtype), "shape", shape, "data_offsets",
+                     (json_int_t)offset, (json_int_t)(offset + tensor_bytes(tensor)));
 }
 
 // The header as text, padded with spaces so that the tensors start at a multiple of DATA_ALIGNMENT; free() it. NULL
-// when two tensors have the same name.
+// when two tensors have the same name, or one is not UTF-8.
 static char *build_header(const Tensor *tensors, int count, uint64_t bytes, const json_t *metadata, uint64_t *length) {
     json_t *header = json_object();
     uint64_t offset = 0;
-    json_object_set_new(header, "__metadata__", build_metadata(tensors, count, bytes, metadata));
-    for (int i = 0; i < count; i++) {
-        const Tensor *tensor = &tensors[i];
-        uint64_t end = offset + tensor_bytes(tensor);
-        json_t *shape = json_array();
-        for (int d = 0; d < tensor->rank; d++) json_array_append_new(shape, json_integer((json_int_t)tensor->shape[d]));
-        json_object_set_new(header, tensor->name,
-                            json_pack("{s:s, s:o, s:[I,I]}", "dtype", dtype_name(tensor->dtype), "shape", shape,
-                                      "data_offsets", (json_int_t)offset, (json_int_t)end));
-        offset = end;
+    int failed = json_object_set_new(header, "__metadata__", build_metadata(tensors, count, bytes, metadata));
+    for (int i = 0; i < count && !failed; i++) {
+        failed = json_object_get(header, tensors[i].name) != NULL ||
+                 json_object_set_new(header, tensors[i].name, describe(&tensors[i], offset));
+        offset += tensor_bytes(&tensors[i]);
     }
-    char *text = json_object_size(header) == (size_t)count + 1 ? json_dumps(header, JSON_COMPACT) : NULL;
+    char *text = failed ? NULL : json_print(header, JSON_COMPACT);
     json_decref(header);
     if (!text) return NULL;
 
@@ -439,7 +446,8 @@ int safetensors_write(const char *path, const Tensor *tensors, int count, const 
                              SAFETENSORS_NAME_MAX, tensors[i].name);
     }
     char *header = build_header(tensors, count, total, metadata, &length);
-    if (!header) return error_set(error, "%.700s: cannot save: two tensors have the same name", path);
+    if (!header)
+        return error_set(error, "%.700s: cannot save: two tensors have the same name, or one is not UTF-8", path);
 
     FileWriter writer;
     int failed = file_writer_open(&writer, path, total + length, error) ||

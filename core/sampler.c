@@ -184,7 +184,9 @@ static int load_checkpoint(Sampler *sampler, Error *error) {
     const json_t *saved = failed ? NULL : gpt2_config_attention(checkpoint.config);
     AttentionConfig attention_config = {0};
     if (!failed) attention_config = decoding_config(sampler);
-    failed = failed || (saved && attention_from_json(&attention, &attention_config, saved, error));
+    failed = failed || (saved && attention_from_json(&attention, &attention_config, saved, error)) ||
+             model_check_checkpoint(&sampler->config, attention, &attention_config, &checkpoint,
+                                    MODEL_WEIGHTS | MODEL_CONSTANTS, error);
     if (!failed) {
         sampler->model = sampler->backend->create(&sampler->config, attention, &attention_config);
         ModelTensors tensors = sampler->backend->tensors(sampler->model);

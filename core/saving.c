@@ -1,6 +1,6 @@
 // Saving a run, and going back to what was saved. A save that fails never ends a run, unless it is the last one.
 #include "training.h"
-#include "file.h"
+#include "json.h"
 #include "memory.h"
 #include "parallel.h"
 #include "profile.h"
@@ -33,20 +33,16 @@ static json_t *state_of(const Training *training) {
                               (json_int_t)training->tokens, "seconds", training_elapsed(training), "ranks",
                               parallel_ranks(), "loader", dataloader_to_json(training->train), "options",
                               settings_to_json(&training->options));
-    int failed = !state;
-    if (training->val_loss > 0) failed |= json_object_set_new(state, "validation_loss", json_real(training->val_loss));
-    if (training->rollbacks > 0)
-        failed |= json_object_set_new(state, "rate_factor", json_real(training->rate_factor)) ||
-                  json_object_set_new(state, "rollbacks", json_integer(training->rollbacks));
-    if (training->spikes.count > 0) failed |= json_object_set_new(state, "spikes", spikes_to_json(&training->spikes));
-    if (!failed) return state;
-    json_decref(state);
-    return NULL;
+    json_made(state, "the state");
+    if (training->val_loss > 0) json_put(state, "validation_loss", json_number(training->val_loss));
+    if (training->rollbacks > 0) json_put(state, "rate_factor", json_number(training->rate_factor));
+    if (training->rollbacks > 0) json_put(state, "rollbacks", json_integer(training->rollbacks));
+    if (training->spikes.count > 0) json_put(state, "spikes", spikes_to_json(&training->spikes));
+    return state;
 }
 
 static int write_checkpoint(Training *training, const ModelTensors *model, Error *error) {
     json_t *state = state_of(training);
-    if (!state) return error_set(error, "the run's state cannot be written as JSON");
     int result = model_save(model, training->run.directory, training->step, state, training->vocabulary,
                             training->vocabulary_files, error);
     json_decref(state);

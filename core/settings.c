@@ -75,11 +75,11 @@ static void add_data_options(Options *options, Settings *settings) {
 static void add_model_options(Options *options, Settings *settings) {
     const Option items[] = {
         SETTING("model", "model", 'm', OPTION_CHOICE, preset, 0, 0, PRESET_CHOICES, "sizes to start from"),
-        SETTING("model", "layers", 'L', OPTION_INT, model.L, 1, 1024, NULL, "transformer blocks; default: the preset's"),
-        SETTING("model", "heads", 0, OPTION_INT, model.NH, 1, 1024, NULL, "attention heads"),
-        SETTING("model", "width", 0, OPTION_INT, model.C, 1, 65536, NULL, "channels"),
-        SETTING("model", "context", 0, OPTION_INT, model.max_T, 1, 1 << 24, NULL, "longest sequence (position embeddings)"),
-        SETTING("model", "vocab", 0, OPTION_INT, model.V, 2, 65536, NULL, "vocabulary size; default: the tokenizer's, or 50257"),
+        SETTING("model", "layers", 'L', OPTION_INT, model.L, 1, GPT2_LAYERS_MAX, NULL, "transformer blocks; default: the preset's"),
+        SETTING("model", "heads", 0, OPTION_INT, model.NH, 1, GPT2_HEADS_MAX, NULL, "attention heads"),
+        SETTING("model", "width", 0, OPTION_INT, model.C, 1, GPT2_WIDTH_MAX, NULL, "channels"),
+        SETTING("model", "context", 0, OPTION_INT, model.max_T, 1, GPT2_CONTEXT_MAX, NULL, "longest sequence (position embeddings)"),
+        SETTING("model", "vocab", 0, OPTION_INT, model.V, 2, GPT2_VOCABULARY_MAX, NULL, "vocabulary size; default: the tokenizer's, or 50257"),
         SETTING("model", "dropout", 0, OPTION_FLOAT, dropout, 0, 0.95, NULL, "on the embeddings and each attention output"),
         SETTING("model", "init-std", 0, OPTION_FLOAT, init_std, 1e-6, 10, NULL, "standard deviation of the initial weights; small models like more"),
         SETTING("model", "attention", 'a', OPTION_STRING, attention, 0, 0, "NAME", "the attention; ./train_gpt2 --attention list"),
@@ -91,7 +91,7 @@ static void add_model_options(Options *options, Settings *settings) {
 static void add_optimisation_options(Options *options, Settings *settings) {
     const Option items[] = {
         SETTING("batch", "batch", 'b', OPTION_INT, batch, 1, 1 << 20, NULL, "rows (sequences) per step"),
-        SETTING("batch", "sequence", 't', OPTION_INT, T, 1, 1 << 24, NULL, "tokens per row; default: the context"),
+        SETTING("batch", "sequence", 't', OPTION_INT, T, 1, GPT2_CONTEXT_MAX, NULL, "tokens per row; default: the context"),
         SETTING("batch", "micro-batch", 0, OPTION_INT, micro_batch, 1, 1 << 20, NULL, "rows at once; default: as many as make 4096 tokens"),
         SETTING("batch", "recompute", 0, OPTION_CHOICE, recompute, 0, 0, "none|cheap|blocks", "activations made again in backward: LayerNorm and GELU, or all; saves memory"),
         SETTING("batch", "graphs", 0, OPTION_FLAG, graphs, 0, 1, NULL, "on a GPU: launch a micro-batch as one CUDA graph"),
@@ -209,14 +209,15 @@ int settings_finish(Settings *settings, Options *options, const Attention **atte
     if (saved_attention) {
         if (attention_from_json(attention, config, saved_attention, error)) return -1;
         settings->attention = (*attention)->name;
-        return 0;
+        return gpt2_config_check(&settings->model, "the model", error);
     }
     *attention = attention_find(settings->attention);
     char names[512];
     if (!*attention)
         return error_set(error, "option --attention: expected one of %s, found \"%.100s\"",
                          attention_names(names, sizeof names), settings->attention);
-    return attention_configure(*attention, config, options, error);
+    if (attention_configure(*attention, config, options, error)) return -1;
+    return gpt2_config_check(&settings->model, "the model", error);
 }
 
 // ---- saved settings

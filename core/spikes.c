@@ -1,4 +1,5 @@
 #include "spikes.h"
+#include "json.h"
 #include "memory.h"
 
 #include <math.h>
@@ -44,14 +45,12 @@ void spikes_limits(const SpikeDetector *detector, double *most_loss, double *mos
 }
 
 json_t *spikes_to_json(const SpikeDetector *detector) {
-    json_t *list = json_array();
+    json_t *list = json_made(json_array(), "the list of losses");
     int oldest = detector->count < detector->window ? 0 : detector->next;
-    for (int i = 0; list && i < detector->count; i++) {
+    for (int i = 0; i < detector->count; i++) {
         int at = (oldest + i) % detector->window;
-        if (json_array_append_new(list, json_pack("[f, f]", detector->loss[at], detector->norm[at])) != 0) {
-            json_decref(list);
-            return NULL;
-        }
+        json_t *pair = json_made(json_pack("[f, f]", detector->loss[at], detector->norm[at]), "a loss and a norm");
+        if (json_array_append_new(list, pair) != 0) die("a loss cannot be saved");
     }
     return list;
 }

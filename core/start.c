@@ -1,7 +1,7 @@
 // How a run starts: its options, the data, where the weights come from, what all ranks must agree on.
 #include "training.h"
 #include "file.h"
-#include "matmul.h"
+#include "json.h"
 #include "memory.h"
 #include "parallel.h"
 #include "progress.h"
@@ -127,6 +127,13 @@ static int take_sizes(Training *training, const GPT2Config *config, Error *error
     return 0;
 }
 
+// Whether the file has what the model wants, before anything large is allocated for it.
+static int check_checkpoint(const Training *training, int which, Error *error) {
+    const Settings *settings = &training->settings;
+    return model_check_checkpoint(&settings->model, training->attention, &settings->attention_config,
+                                  &training->checkpoint, which, error);
+}
+
 // Weights of a Hugging Face directory or of one of our checkpoints; its attention is taken over unless another is asked
 // for.
 static int open_checkpoint(Training *training, Error *error) {
@@ -136,10 +143,11 @@ static int open_checkpoint(Training *training, Error *error) {
     if (checkpoint_open_newest(&training->checkpoint, settings->init, CHECKPOINT_WEIGHTS, error)) return -1;
     const json_t *saved = gpt2_config_attention(training->checkpoint.config);
     if (options_find(&training->options, "attention")->given) saved = NULL;
-    training->keeps_constants = saved != NULL;
+    training->parts = MODEL_WEIGHTS | (saved ? MODEL_CONSTANTS : 0);
     return gpt2_config_from_json(&config, training->checkpoint.config, settings->init, error) ||
            take_sizes(training, &config, error) || load_vocabulary(training, &training->checkpoint, error) ||
-           settings_finish(settings, &training->options, &training->attention, saved, error);
+           settings_finish(settings, &training->options, &training->attention, saved, error) ||
+           check_checkpoint(training, training->parts, error);
 }
 
 static int open_llmc(Training *training, Error *error) {
@@ -168,13 +176,14 @@ static int open_run(Training *training, Error *error) {
         return error_set(error, "%.700s: expected a checkpoint with optimizer and state, found weights alone; use --init",
                          checkpoint->path);
     const json_t *attention = gpt2_config_attention(checkpoint->config);
-    json_t *softmax = json_pack("{s:s}", "name", "softmax");
+    json_t *softmax = json_made(json_pack("{s:s}", "name", "softmax"), "an attention");
     int is_timed = options_find(&training->options, "seconds")->given;
     int failed = settings_resume(&training->options, json_object_get(checkpoint->state, "options"),
                                  attention ? attention : softmax, settings->force, error) ||
                  load_vocabulary(training, checkpoint, error) ||
                  settings_finish(settings, &training->options, &training->attention, attention ? attention : softmax,
-                                 error);
+                                 error) ||
+                 check_checkpoint(training, MODEL_WEIGHTS | MODEL_CONSTANTS | MODEL_MOMENTS, error);
     if (!is_timed) settings->seconds = 0; // the number of steps was settled when the run began
     use_threads(training, checkpoint->state);
     json_decref(softmax);
@@ -267,7 +276,7 @@ static int compare_starts(const Training *training, const ModelTensors *model, E
                               "training data's fingerprint", fingerprint(training->train),
                               "validation data's fingerprint", fingerprint(training->val), "weights' hash",
                               (json_int_t)hash_tensors(model));
-    int status = parallel_compare(start, "the ", error);
+    int status = parallel_compare(json_made(start, "the start"), "the ", error);
     json_decref(start);
     return status;
 }
@@ -382,35 +391,25 @@ void training_check_memory(const Training *training, uint64_t available, MemoryP
 // ---- the weights
 
 int training_read_state(Training *training, const json_t *state, const char *path, Error *error) {
-    const json_t *step = json_object_get(state, "step"), *tokens = json_object_get(state, "tokens");
-    if (!json_is_integer(step) || json_integer_value(step) < 0 || !json_is_integer(tokens))
-        return error_set(error, "%.700s/state.json: expected the numbers \"step\" and \"tokens\", found none", path);
-    training->step = json_integer_value(step);
-    training->tokens = json_integer_value(tokens);
-    const json_t *factor = json_object_get(state, "rate_factor"), *rollbacks = json_object_get(state, "rollbacks");
-    if (factor) training->rate_factor = json_number_value(factor);
-    if (rollbacks) training->rollbacks = (int)json_integer_value(rollbacks);
-    if (!(training->rate_factor > 0 && training->rate_factor <= 1) || training->rollbacks < 0)
-        return error_set(error, "%.700s/state.json: expected a \"rate_factor\" from 0 to 1, found %g", path,
-                         training->rate_factor);
-    if (spikes_from_json(&training->spikes, json_object_get(state, "spikes"), error))
-        return error_prefix(error, path);
+    RunState before;
+    if (run_state_from_json(&before, state, path, error)) return -1;
+    training->step = before.step, training->tokens = before.tokens, training->elapsed_before = before.seconds;
+    training->rate_factor = before.rate_factor, training->rollbacks = before.rollbacks;
+    if (spikes_from_json(&training->spikes, json_object_get(state, "spikes"), error)) return error_prefix(error, path);
     if (!training->train) return 0; // only to validate
     return dataloader_from_json(training->train, json_object_get(state, "loader"), training->settings.force, error);
 }
 
 static int read_weights(Training *training, const ModelTensors *model, Error *error) {
     const Checkpoint *checkpoint = &training->checkpoint;
-    int constants = training->keeps_constants ? MODEL_CONSTANTS : 0;
     switch (training->start) {
     case START_FRESH:
         return 0;
     case START_CHECKPOINT:
-        return model_read_checkpoint(model, checkpoint, MODEL_WEIGHTS | constants, error);
+        return model_read_checkpoint(model, checkpoint, training->parts, error);
     case START_LLMC:
         return model_read_llmc(model, &training->llmc, error);
     case START_RUN:
-        training->elapsed_before = json_number_value(json_object_get(checkpoint->state, "seconds"));
         return model_read_checkpoint(model, checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error) ||
                model_read_optimizer(model, checkpoint, error) ||
                training_read_state(training, checkpoint->state, checkpoint->path, error);
@@ -464,10 +463,10 @@ static void print_start(const Training *training, const json_t *described, const
 
 static json_t *describe_machine(const Training *training, const char *device) {
     json_t *machine = run_machine();
-    json_object_set_new(machine, "ranks", json_integer(parallel_ranks()));
-    json_object_set_new(machine, "gflops", json_real(training->machine_gflops));
-    json_object_set_new(machine, "startup_seconds", json_real(clock_seconds() - training->begun));
-    if (device) json_object_set_new(machine, "device", json_string(device));
+    json_put(machine, "ranks", json_integer(parallel_ranks()));
+    json_put(machine, "gflops", json_number(training->machine_gflops));
+    json_put(machine, "startup_seconds", json_number(clock_seconds() - training->begun));
+    if (device) json_put(machine, "device", json_readable(device));
     return machine;
 }
 
@@ -478,7 +477,7 @@ static int open_metrics(Training *training, json_t *machine, Error *error) {
                              settings_to_json(&training->options), "attention", attention, "model",
                              gpt2_config_to_json(&settings->model, attention), "parameters",
                              (json_int_t)gpt2_config_parameters(&settings->model), "machine", machine);
-    int result = run_open_metrics(&training->run, line, training->step, error);
+    int result = run_open_metrics(&training->run, json_made(line, "the configuration"), training->step, error);
     json_decref(line);
     return result;
 }

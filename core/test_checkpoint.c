@@ -700,6 +700,56 @@ static void test_bad_tensors(void) {
     free(tiny);
 }
 
+// A model of many layers and a file of many tensors that it passes over: each name is looked up, not compared with all the
+// others, which would take minutes here.
+static void test_many_tensors(void) {
+    enum { IN_FILE = 400000, WANTED = 16000, ENTRY_MAX = 96 };
+    const char *directory = test_path("many"), *path = test_path("many/model.safetensors");
+    char *header = memory_allocate((size_t)IN_FILE * ENTRY_MAX, 1, "a header"), *end = header + 8;
+    char(*names)[48] = memory_allocate(WANTED, sizeof *names, "names");
+    Tensor *wanted = memory_allocate_zeroed(WANTED, sizeof *wanted, "tensors");
+    Checkpoint checkpoint;
+    Error error = {""};
+    for (int i = 0; i < IN_FILE; i++)
+        end += sprintf(end, "%c\"h.%d.attn.bias\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}",
+                       i ? ',' : '{', i);
+    *end++ = '}';
+    uint64_t length = (uint64_t)(end - header) - 8;
+    memcpy(header, &length, sizeof length);
+    for (int i = 0; i < WANTED; i++) {
+        snprintf(names[i], sizeof names[i], "transformer.h.%d.mlp.c_fc.bias", i);
+        wanted[i] = (Tensor){names[i], DTYPE_F32, 1, {C}, NULL};
+    }
+    CHECK(directory_create(directory, &error) == 0);
+    test_write(path, header, (size_t)(end - header));
+    test_write(test_path("many/config.json"), "{}", 2);
+    CHECK(checkpoint_open(&checkpoint, directory, 0, &error) == 0 && checkpoint.model.count == IN_FILE);
+    CHECK(checkpoint_read_model(&checkpoint, wanted, WANTED, &error) == -1);
+    CHECK_CONTAINS(error.text, "expected a tensor transformer.h.0.mlp.c_fc.bias, found none of that name");
+    checkpoint_close(&checkpoint);
+    free(header), free(names), free(wanted);
+}
+
+// Without a place for the numbers only names, types and shapes are looked at.
+static void test_shapes_alone(void) {
+    const char *run = fresh_run();
+    TinyModel *tiny = tiny_model(0);
+    Checkpoint checkpoint;
+    Error error = {""};
+    CHECK(save(run, 1, 1, NULL, &error) == 0 && checkpoint_open_newest(&checkpoint, run, CHECKPOINT_RUN, &error) == 0);
+    for (int i = 0; i < TENSORS; i++) tiny->model[i].data = NULL;
+    for (int i = 0; i < 2 * TENSORS; i++) tiny->optimizer[i].data = NULL;
+    CHECK(checkpoint_read_model(&checkpoint, tiny->model, TENSORS, &error) == 0);
+    CHECK(checkpoint_read_optimizer(&checkpoint, tiny->optimizer, 2 * TENSORS, &error) == 0);
+    tiny->model[1].shape[0] = tiny->optimizer[3].shape[0] = 1 << 20;
+    CHECK(checkpoint_read_model(&checkpoint, tiny->model, TENSORS, &error) == -1);
+    CHECK_CONTAINS(error.text, "tensor transformer.wpe.weight: expected shape (1048576,4), found (5,4)");
+    CHECK(checkpoint_read_optimizer(&checkpoint, tiny->optimizer, 2 * TENSORS, &error) == -1);
+    CHECK_CONTAINS(error.text, "tensor transformer.wpe.weight.v: expected shape (1048576,4), found (5,4)");
+    checkpoint_close(&checkpoint);
+    free(tiny);
+}
+
 // The weights of a model with another attention can be had without its constants; a softmax model has none to leave out.
 static void test_constants_left_out(void) {
     TinyModel *expected = tiny_model(6), *out = tiny_model(0);
@@ -930,6 +980,8 @@ int main(int argc, char **argv) {
     RUN(test_foreign_names);
     RUN(test_foreign_dtypes);
     RUN(test_bad_tensors);
+    RUN(test_many_tensors);
+    RUN(test_shapes_alone);
     RUN(test_constants_left_out);
     RUN(test_not_finite);
     RUN(test_bad_optimizer);

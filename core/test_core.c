@@ -8,29 +8,12 @@
 #include "test_files.h"
 
 #include <fcntl.h>
-#include <sys/wait.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 // ---- errors
-
-// Runs a function in a process of its own; gives its exit code, and what it said on standard error in `said`.
-static int run_apart(void (*function)(void), char *said, size_t size) {
-    int ends[2], status = 0;
-    fflush(stdout);
-    if (pipe(ends) != 0) return -1;
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        function();
-        _exit(0);
-    }
-    close(ends[1]);
-    size_t used = 0;
-    for (ssize_t got; used < size - 1 && (got = read(ends[0], said + used, size - 1 - used)) > 0;) used += (size_t)got;
-    said[used] = 0;
-    close(ends[0]);
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 static void die_rudely(void) {
     error_set_program("/usr/local/bin/train_gpt2");
@@ -169,6 +152,52 @@ static void test_stream(void) {
     free(data);
 }
 
+// ---- mapped files that change
+
+enum { MAPPED_BYTES = 1 << 16 };
+
+static FileMap map_and_truncate(void) {
+    static const char bytes[MAPPED_BYTES];
+    const char *path = test_path("mapped\nfile"), *other = test_path("other");
+    FileMap map, neighbour;
+    Error error = {""};
+    test_write(path, bytes, sizeof bytes);
+    test_write(other, bytes, sizeof bytes);
+    CHECK(file_map(&map, path, &error) == 0 && file_map(&neighbour, other, &error) == 0);
+    CHECK(truncate(path, 100) == 0);
+    file_unmap(&neighbour);
+    return map;
+}
+
+static void use_in_place(void) {
+    FileMap map = map_and_truncate();
+    _exit(map.data[MAPPED_BYTES - 1] ? 3 : 2);
+}
+static void fault_elsewhere(void) {
+    FileMap map = map_and_truncate();
+    (void)map;
+    raise(SIGBUS);
+    _exit(2);
+}
+
+// A file that shrinks while its bytes are used ends the program in one line; a copy of them just fails.
+static void test_mapped_file_shrinks(void) {
+    char said[2048], bytes[8];
+    Error error = {""};
+    CHECK(run_apart(use_in_place, said, sizeof said) == 1);
+    CHECK_CONTAINS(said, "mapped?file: the file shrank or was removed while in use (it had 65536 bytes)");
+    CHECK(strchr(said, '\n') == said + strlen(said) - 1);
+    CHECK(run_apart(fault_elsewhere, said, sizeof said) != 2); // the signal ends it, as without any mapped file
+    CHECK(!strstr(said, "the file shrank"));
+    FileMap map = map_and_truncate();
+    for (int i = 0; i < 2; i++) { // again: the signal must not stay blocked
+        CHECK(file_copy(bytes, &map, 0, 8, &error) == 0);
+        CHECK(file_copy(bytes, &map, MAPPED_BYTES - 8, 8, &error) == -1);
+        CHECK_CONTAINS(error.text, "the file shrank");
+    }
+    file_unmap(&map);
+}
+
 // ---- files: writing
 
 static int content_is(const char *path, const char *expected) {
@@ -208,15 +237,102 @@ static void test_writer_refuses(void) {
     CHECK(file_writer_open(&writer, test_path("huge"), UINT64_MAX / 2, &error) == -1);
     CHECK_CONTAINS(error.text, "MB are free");
     CHECK(!file_exists(test_path("huge")) && !file_exists(test_path("huge.tmp")));
+    CHECK(file_writer_open(&writer, directory, 0, &error) == 0);
     CHECK(directory_create(directory, &error) == 0);
-    CHECK(file_replace(directory, "x", 1, &error) == -1);
+    CHECK(file_writer_commit(&writer, &error) == -1);
     CHECK_CONTAINS(error.text, "cannot rename into place");
+    CHECK(file_replace(directory, "x", 1, &error) == -1);
+    CHECK_CONTAINS(error.text, "taken: expected a file to write, found a directory");
     CHECK(!file_exists(test_path("taken.tmp")));
-    // X.tmp leads to a device that is always full: the write or the flush has to notice.
-    CHECK(symlink("/dev/full", test_path("full.tmp")) == 0);
-    CHECK(file_replace(test_path("full"), "data", 4, &error) == -1);
+    CHECK(file_replace("/dev/full", "data", 4, &error) == -1); // the write or the flush has to notice
     CHECK_CONTAINS(error.text, "No space left");
-    CHECK(!file_exists(test_path("full")) && !file_exists(test_path("full.tmp")));
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(test_path("socket")) >= sizeof address.sun_path) return; // no socket can have such a name
+    int descriptor = socket(AF_UNIX, SOCK_STREAM, 0);
+    strcpy(address.sun_path, test_path("socket"));
+    CHECK(bind(descriptor, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(file_replace(address.sun_path, "data", 4, &error) == -1 && file_exists(address.sun_path));
+    CHECK_CONTAINS(error.text, "found a socket or disk");
+    close(descriptor);
+}
+
+// A file that may not grow beyond two bytes stands for a disk that is full.
+static void write_into_little_space(void) {
+    struct rlimit limit = {2, 2};
+    Error error = {""};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    signal(SIGXFSZ, SIG_IGN);
+    die_if(file_replace(test_path("small"), "data", 4, &error), &error);
+}
+static void test_writer_notices_a_full_disk(void) {
+    char said[2048];
+    CHECK(run_apart(write_into_little_space, said, sizeof said) == 1);
+    CHECK_CONTAINS(said, "small: cannot write: File too large");
+    CHECK(!file_exists(test_path("small")) && !file_exists(test_path("small.tmp")));
+}
+
+static mode_t kind_of(const char *path) {
+    struct stat status = {0};
+    return lstat(path, &status) == 0 ? status.st_mode & S_IFMT : 0;
+}
+
+// What a link leads to is replaced, not the link; and a left-over X.tmp is never written through.
+static void test_writer_follows_links(void) {
+    const char *link = test_path("link"), *target = test_path("folder/target"), *temporary = test_path("link.tmp");
+    Error error = {""};
+    CHECK(directory_create(test_path("folder"), &error) == 0);
+    CHECK(symlink("folder/second", link) == 0 && symlink("target", test_path("folder/second")) == 0);
+    for (int i = 0; i < 2; i++) { // at first it leads to nothing
+        CHECK(file_replace(link, i ? "again" : "new", i ? 5 : 3, &error) == 0);
+        CHECK(kind_of(link) == S_IFLNK && kind_of(test_path("folder/second")) == S_IFLNK);
+        CHECK(kind_of(target) == S_IFREG && content_is(link, i ? "again" : "new"));
+    }
+    test_write(test_path("precious"), "gold", 4);
+    CHECK(symlink(test_path("precious"), test_path("plain.tmp")) == 0);
+    CHECK(file_replace(test_path("plain"), "x", 1, &error) == 0 && content_is(test_path("precious"), "gold"));
+    CHECK(mkfifo(test_path("plain.tmp"), 0600) == 0);
+    CHECK(file_replace(test_path("plain"), "y", 1, &error) == 0 && content_is(test_path("plain"), "y"));
+    CHECK(!file_exists(temporary) && !file_exists(test_path("plain.tmp")));
+}
+
+// Through a link, so that a writer that replaces what it finds would not replace the machine's /dev/null.
+static void test_writer_keeps_devices_and_pipes(void) {
+    const char *device = test_path("device"), *pipe_path = test_path("pipe");
+    Error error = {""};
+    CHECK(symlink("/dev/null", device) == 0 && mkfifo(pipe_path, 0600) == 0);
+    CHECK(file_replace(device, "data", 4, &error) == 0 && kind_of(device) == S_IFLNK &&
+          kind_of("/dev/null") == S_IFCHR);
+    CHECK(file_replace(pipe_path, "data", 4, &error) == -1 && kind_of(pipe_path) == S_IFIFO); // instead of waiting
+    CHECK_CONTAINS(error.text, "pipe: a pipe or device with nobody at its other end");
+    int reader = open(pipe_path, O_RDONLY | O_NONBLOCK);
+    char found[8] = "";
+    CHECK(file_replace(pipe_path, "data", 4, &error) == 0 && kind_of(pipe_path) == S_IFIFO);
+    CHECK(read(reader, found, sizeof found - 1) == 4 && !strcmp(found, "data"));
+    FileWriter writer;
+    CHECK(file_writer_open(&writer, pipe_path, 0, &error) == 0 && file_write(&writer, "da", 2, &error) == 0);
+    CHECK(file_write_at(&writer, 0, "ta", 2, &error) == -1); // a pipe has no beginning to go back to
+    CHECK_CONTAINS(error.text, "pipe: cannot write: Illegal seek");
+    close(reader);
+    CHECK(!file_exists(test_path("device.tmp")) && !file_exists(test_path("pipe.tmp")));
+}
+
+static void test_log(void) {
+    const char *path = test_path("log"), *fifo = test_path("log_fifo");
+    Error error = {""};
+    CHECK(mkfifo(fifo, 0600) == 0);
+    for (int i = 0; i < 3; i++) { // afresh, behind it, afresh
+        int log = file_open_log(path, i == 1, &error);
+        CHECK(log >= 0);
+        if (log >= 0) CHECK(write(log, i == 1 ? "b" : "a", 1) == 1 && close(log) == 0);
+        CHECK(content_is(path, i == 1 ? "ab" : "a"));
+    }
+    const char *const refused[] = {fifo, test_directory, "/dev/null"};
+    for (int i = 0; i < 3; i++) {
+        CHECK(file_open_log(refused[i], i % 2, &error) == -1);
+        CHECK_CONTAINS(error.text, "expected a regular file, found");
+    }
+    CHECK(file_open_log(test_path("no/such/log"), 0, &error) == -1);
+    CHECK_CONTAINS(error.text, "no/such/log: cannot write");
 }
 
 static void test_directories(void) {
@@ -337,8 +453,13 @@ int main(void) {
     RUN(test_size_arithmetic);
     RUN(test_reading);
     RUN(test_stream);
+    RUN(test_mapped_file_shrinks);
     RUN(test_writer_is_atomic);
     RUN(test_writer_refuses);
+    RUN(test_writer_notices_a_full_disk);
+    RUN(test_writer_follows_links);
+    RUN(test_writer_keeps_devices_and_pipes);
+    RUN(test_log);
     RUN(test_directories);
     RUN(test_philox);
     RUN(test_keys);

@@ -1,4 +1,5 @@
-// Files for tests: a directory that goes away afterwards, files of given bytes, damage of a known kind.
+// Files for tests: a directory that goes away afterwards, files of given bytes, damage of a known kind; and processes that
+// may end.
 #ifndef CORE_TEST_FILES_H
 #define CORE_TEST_FILES_H
 
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char test_directory[256];   // absolute
@@ -70,6 +72,26 @@ static inline void test_flip_bit(const char *path, size_t byte, int bit) {
     fseek(file, (long)byte, SEEK_SET);
     fputc(value ^ 1 << bit, file);
     fclose(file);
+}
+
+// Runs a function in a process of its own; gives its exit code, and what it said on standard error in `said`.
+static inline int run_apart(void (*function)(void), char *said, size_t size) {
+    int ends[2], status = 0;
+    fflush(stdout);
+    if (pipe(ends) != 0) return -1;
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        function();
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t used = 0;
+    for (ssize_t got; used < size - 1 && (got = read(ends[0], said + used, size - 1 - used)) > 0;) used += (size_t)got;
+    said[used] = 0;
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 #endif

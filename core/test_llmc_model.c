@@ -204,6 +204,28 @@ static void test_not_finite(void) {
     llmc_model_close(&model);
 }
 
+static LlmcModel shrinking;
+
+static void read_shrunken(void) {
+    static float out[V * C];
+    Tensor wanted = {"wte.weight", DTYPE_F32, 2, {V, C}, out};
+    Tensor last = {"ln_f.bias", DTYPE_F32, 1, {C}, out};
+    Error error = {""};
+    if (llmc_model_read(&shrinking, &wanted, 1, &error)) _exit(3); // still there
+    llmc_model_read(&shrinking, &last, 1, &error);
+    _exit(2);
+}
+
+static void test_shrinks_while_read(void) {
+    char said[2048];
+    Error error = {""};
+    const char *path = write_model(LLMC_VERSION_F32, 4);
+    CHECK(llmc_model_open(&shrinking, path, &error) == 0 && truncate(path, 8192) == 0);
+    CHECK(run_apart(read_shrunken, said, sizeof said) == 1);
+    CHECK_CONTAINS(said, "model.bin: the file shrank or was removed while in use");
+    llmc_model_close(&shrinking);
+}
+
 int main(void) {
     test_directory_make();
     RUN(test_float);
@@ -212,5 +234,6 @@ int main(void) {
     RUN(test_bad_size);
     RUN(test_bad_requests);
     RUN(test_not_finite);
+    RUN(test_shrinks_while_read);
     return test_summary();
 }

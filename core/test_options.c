@@ -1,5 +1,6 @@
 // The option table: parsing, refusals, suggestions, help, and the saved configuration; then the trainer's own table.
 #define _GNU_SOURCE
+#include "json.h"
 #include "memory.h"
 #include "options.h"
 #include "settings.h"
@@ -261,10 +262,70 @@ static void bad_json(void) {
     }
     reset();
     CHECK(options_from_json(&options, NULL, &error) == 0); // nothing saved, nothing taken over
-    values.train = "\xff\xfe";                             // a path that is not UTF-8 cannot stand in JSON
-    json_t *saved = options_to_json(&options);
-    CHECK(json_is_null(json_object_get(saved, "train")));
-    json_decref(saved);
+}
+
+// A path is a row of bytes; those that are not UTF-8 have to come back as they were, and the others to stay readable.
+static void json_keeps_any_path(void) {
+    static const struct {
+        const char *path, *json;
+    } cases[] = {
+        {"data/%41 \\x41", "\"data/%41 \\\\x41\""},      {"p\xc3\xa4th", "\"p\xc3\xa4th\""},
+        {"\xff\xfe", "{\"percent\":\"%FF%FE\"}"},        {"a%/\xc3\x28\n\x7f", "{\"percent\":\"a%25/%C3(%0A%7F\"}"},
+        {"\xed\xa0\x80", "{\"percent\":\"%ED%A0%80\"}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        reset();
+        values.train = cases[i].path;
+        json_t *saved = options_to_json(&options);
+        char *text = json_dumps(json_object_get(saved, "train"), JSON_COMPACT | JSON_ENCODE_ANY);
+        CHECK(text && !strcmp(text, cases[i].json));
+        reset();
+        CHECK(options_from_json(&options, saved, &error) == 0);
+        CHECK(values.train && !strcmp(values.train, cases[i].path));
+        free((char *)values.train), free(text), json_decref(saved);
+    }
+}
+
+static void bad_saved_paths(void) {
+    static const char *const texts[] = {"5",
+                                        "[]",
+                                        "{}",
+                                        "{\"percent\": 5}",
+                                        "{\"percent\": \"%\"}",
+                                        "{\"percent\": \"%4\"}",
+                                        "{\"percent\": \"%zz\"}",
+                                        "{\"percent\": \"%00\"}",
+                                        "{\"percent\": \"a\", \"more\": 1}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_t *saved = json_pack("{s:o}", "train", json_loads(texts[i], JSON_DECODE_ANY, NULL));
+        reset();
+        CHECK(options_from_json(&options, saved, &error) == -1 && !values.train);
+        CHECK_CONTAINS(error.text, "saved option train: expected text");
+        json_decref(saved);
+    }
+}
+
+// What cannot be said in JSON is not left out in silence.
+static void json_holds_all_or_says_so(void) {
+    CHECK(json_is_null(json_number(NAN)) && json_is_null(json_number(-INFINITY)));
+    json_t *readable = json_readable("saved \xff/run"), *number = json_number(0.5);
+    CHECK(!strcmp(json_string_value(readable), "saved %FF/run") && json_real_value(number) == 0.5);
+    json_decref(readable), json_decref(number);
+    fflush(stdout);
+    for (int kind = 0; kind < 3; kind++) {
+        pid_t child = fork();
+        if (child == 0) {
+            json_t *object = json_object();
+            fclose(stderr);
+            if (kind == 0) json_put(object, "key", json_string("\xff"));
+            if (kind == 1) json_put(object, "\xff", json_true());
+            if (kind == 2) json_put_all(object, json_pack("{s:f}", "key", (double)NAN));
+            _exit(0);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    }
 }
 
 // ---- the trainer's table
@@ -323,7 +384,38 @@ static void trainer_contradictions(void) {
     check_unfinished("--attention nonsense", "expected one of");
     check_unfinished("--attention nonsense", "softmax");
     check_unfinished("--attention softmax --R 3", "--R");
-    check_unfinished("--batch 1048576 --micro-batch 1048576 --context 16777216 --sequence 16777216", "too many");
+    check_unfinished("--batch 1048576 --micro-batch 1048576 --context 1048576 --sequence 1048576", "too many");
+}
+
+// What the options allow can be saved and opened again, and what they refuse no file can bring in.
+static void sizes_have_one_limit(void) {
+    static const struct {
+        const char *option;
+        size_t offset;
+        int most;
+    } sizes[] = {{"context", offsetof(GPT2Config, max_T), 1 << 20},
+                 {"vocab", offsetof(GPT2Config, V), 1 << 20},
+                 {"layers", offsetof(GPT2Config, L), 1 << 10},
+                 {"heads", offsetof(GPT2Config, NH), 1 << 10},
+                 {"width", offsetof(GPT2Config, C), 1 << 16}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char line[128];
+        for (int above = 0; above < 2; above++) {
+            int value = sizes[i].most + above;
+            snprintf(line, sizeof line, "--width 65536 --heads 1024 --batch 1 --%s %d", sizes[i].option, value);
+            CHECK(finish(line) == -above);
+            if (above) CHECK_CONTAINS(error.text, sizes[i].option);
+            GPT2Config config = {1024, 300, 2, 2, 4096}, found;
+            *(int *)((char *)&config + sizes[i].offset) = value;
+            json_t *json = gpt2_config_to_json(&config, NULL);
+            CHECK(gpt2_config_check(&config, "a file", &error) == -above);
+            CHECK(gpt2_config_from_json(&found, json, "a file", &error) == -above);
+            json_decref(json);
+        }
+    }
+    settings.model.V = (1 << 20) + 1; // from whatever source
+    CHECK(settings_finish(&settings, &trainer_options, &attention, NULL, &error) == -1);
+    CHECK_CONTAINS(error.text, "vocab_size: expected 1 to 1048576");
 }
 
 // A run's settings, saved and taken up again; what would make another run of it is refused.
@@ -361,9 +453,13 @@ int main(void) {
     RUN(json_floats);
     RUN(json_yields_to_the_command_line);
     RUN(bad_json);
+    RUN(json_keeps_any_path);
+    RUN(bad_saved_paths);
+    RUN(json_holds_all_or_says_so);
     RUN(trainer_table_is_consistent);
     RUN(trainer_presets);
     RUN(trainer_contradictions);
+    RUN(sizes_have_one_limit);
     RUN(trainer_resume);
     return test_summary();
 }

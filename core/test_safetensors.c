@@ -5,6 +5,7 @@
 #include "test_files.h"
 
 #include <math.h>
+#include <omp.h>
 
 // ---- files made by hand
 
@@ -258,6 +259,38 @@ static void test_damage(void) {
     free(good);
 }
 
+enum { SHRINKING_NUMBERS = 1 << 16 };
+static Safetensors shrinking;
+
+static void verify_shrunken(void) {
+    Error error = {""};
+    omp_set_num_threads(1); // threads do not survive a fork
+    _exit(safetensors_verify(&shrinking, &error) ? 3 : 2);
+}
+static void convert_shrunken(void) {
+    static float out[SHRINKING_NUMBERS];
+    omp_set_num_threads(1);
+    tensor_to_floats(out, &shrinking.tensors[0]);
+    _exit(2);
+}
+
+// Another process cuts the file while it is read in place: one line that names it, not a crash.
+static void test_shrinks_while_read(void) {
+    static const float numbers[SHRINKING_NUMBERS];
+    const Tensor tensor = {"zeros", DTYPE_F32, 1, {SHRINKING_NUMBERS}, numbers};
+    const char *path = test_path("shrinks.safetensors");
+    void (*const readers[])(void) = {verify_shrunken, convert_shrunken};
+    char said[2048];
+    Error error = {""};
+    for (int i = 0; i < 2; i++) {
+        CHECK(safetensors_write(path, &tensor, 1, NULL, &error) == 0);
+        CHECK(safetensors_open(&shrinking, path, &error) == 0 && truncate(path, 5000) == 0);
+        CHECK(run_apart(readers[i], said, sizeof said) == 1);
+        CHECK_CONTAINS(said, "shrinks.safetensors: the file shrank or was removed while in use");
+        safetensors_close(&shrinking);
+    }
+}
+
 // A file large enough to be checksummed by several threads: the first of two damaged tensors is the one named.
 static void test_damage_in_a_large_file(void) {
     enum { COUNT = 9, ELEMENTS = 1 << 18 };
@@ -354,6 +387,7 @@ int main(void) {
     RUN(test_no_regular_file);
     RUN(test_damage);
     RUN(test_damage_in_a_large_file);
+    RUN(test_shrinks_while_read);
     RUN(test_conversion);
     RUN(test_conversion_of_many);
     RUN(test_finite_check);

@@ -47,7 +47,7 @@ typedef struct {
     Start start;
     Checkpoint checkpoint; // --init, --resume: open until the model is loaded
     LlmcModel llmc;        // --init
-    int keeps_constants;   // --init: the attention is the checkpoint's, with its constants
+    int parts;             // of it that --init takes: MODEL_WEIGHTS, and MODEL_CONSTANTS where the attention is its own
 
     DataLoader *train, *val;
     int *token_bytes;      // (V) bytes of each token's text; NULL without a vocabulary

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "dataloader.h"
 #include "shard.h"
+#include "../core/json.h"
 #include "../core/memory.h"
 #include "../core/random.h"
 
@@ -347,9 +348,11 @@ static void fingerprint_text(const DataLoader *loader, char text[17]) {
 json_t *dataloader_to_json(const DataLoader *loader) {
     char fingerprint[17];
     fingerprint_text(loader, fingerprint);
-    return json_pack("{s:I, s:i, s:b, s:b, s:I, s:I, s:s}", "position", (json_int_t)loader->position, "T",
-                     loader->config.T, "shuffle", loader->config.shuffle, "documents", loader->config.documents, "seed",
-                     (json_int_t)loader->config.seed, "tokens", (json_int_t)loader->tokens, "fingerprint", fingerprint);
+    json_t *json =
+        json_pack("{s:I, s:i, s:b, s:b, s:I, s:I, s:s}", "position", (json_int_t)loader->position, "T",
+                  loader->config.T, "shuffle", loader->config.shuffle, "documents", loader->config.documents, "seed",
+                  (json_int_t)loader->config.seed, "tokens", (json_int_t)loader->tokens, "fingerprint", fingerprint);
+    return json_made(json, "the data loader's state");
 }
 
 // Lists what differs between the saved state and this loader, as "T (512, now 1024), seed (1, now 2)".
@@ -361,9 +364,9 @@ static void list_differences(const DataLoader *loader, const json_t *json, char 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *saved = json_object_get(json, keys[i]), *here = json_object_get(now, keys[i]);
         if (json_equal(saved, here)) continue;
-        char *was = saved ? json_dumps(saved, JSON_ENCODE_ANY) : NULL, *is = json_dumps(here, JSON_ENCODE_ANY);
+        char *was = saved ? json_print(saved, JSON_ENCODE_ANY) : NULL, *is = json_print(here, JSON_ENCODE_ANY);
         used += (size_t)snprintf(text + used, size - used, "%s%s (%.40s, now %.40s)", used ? ", " : "", keys[i],
-                                 was ? was : "none", is ? is : "none");
+                                 was ? was : "none", is);
         free(was);
         free(is);
     }

@@ -2,13 +2,8 @@
 #include "shard.h"
 #include "../core/memory.h"
 
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 enum { HEADER_WORDS = SHARD_HEADER_BYTES / 4, LLAMA3_MAGIC = 20240801 };
@@ -54,7 +49,7 @@ static int read_header(Shard *shard, Error *error) {
         return error_set(error, "%.700s: only %zu bytes, shorter than a token shard's header of %d; %s", shard->path,
                          shard->file.size, SHARD_HEADER_BYTES, make_one);
     int32_t words[HEADER_WORDS];
-    memcpy(words, shard->file.data, sizeof words);
+    if (file_copy(words, &shard->file, 0, sizeof words, error)) return -1;
     if (words[0] != SHARD_MAGIC) return wrong_magic(shard->path, words, error);
     if (words[1] != SHARD_VERSION)
         return error_set(error,
@@ -84,57 +79,12 @@ void shard_close(Shard *shard) {
 
 // ---- reading
 
-// A mapped page that the file no longer has raises SIGBUS. While this thread copies, `escape` leads back out of the
-// copy; a SIGBUS of any other origin goes to whoever handled it before.
-static _Thread_local sigjmp_buf *volatile escape;
-static struct sigaction previous_action;
-
-static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
-    (void)info, (void)context;
-    if (escape) siglongjmp(*escape, 1);
-    sigaction(signal_number, &previous_action, NULL); // the access is repeated and faults again, there
-}
-
-static void install_handler(void) {
-    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_NODEFER};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGBUS, &action, &previous_action);
-}
-
-static int guarded_copy(void *to, const void *from, size_t bytes) {
-    sigjmp_buf here;
-    if (sigsetjmp(here, 0) != 0) { // SA_NODEFER: the signal is not blocked, so no mask has to be restored
-        escape = NULL;
-        return -1;
-    }
-    escape = &here;
-    atomic_signal_fence(memory_order_seq_cst); // the compiler must not move the copy out of here
-    memcpy(to, from, bytes);
-    atomic_signal_fence(memory_order_seq_cst);
-    escape = NULL;
-    return 0;
-}
-
-static int read_failed(const Shard *shard, Error *error) {
-    struct stat status;
-    if (stat(shard->path, &status) == 0 && (uint64_t)status.st_size >= shard->file.size)
-        return error_set(error, "%.700s: the disk failed to read it, or it was cut short and replaced while in use",
-                         shard->path);
-    return error_set(error,
-                     "%.700s: the file shrank or was removed while in use (it had %zu bytes); put it back, then "
-                     "continue from the last checkpoint",
-                     shard->path, shard->file.size);
-}
-
 int shard_read(const Shard *shard, uint64_t first, size_t count, uint16_t *tokens, Error *error) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install_handler);
     if (first > shard->count || count > shard->count - first)
         return error_set(error, "%.700s: tokens %llu to %llu asked for, it has %llu", shard->path,
                          (unsigned long long)first, (unsigned long long)first + count,
                          (unsigned long long)shard->count);
-    const unsigned char *from = shard->file.data + SHARD_HEADER_BYTES + first * sizeof *tokens;
-    return guarded_copy(tokens, from, count * sizeof *tokens) ? read_failed(shard, error) : 0;
+    return file_copy(tokens, &shard->file, SHARD_HEADER_BYTES + first * sizeof *tokens, count * sizeof *tokens, error);
 }
 
 int shard_check(const Shard *shard, uint64_t first, uint64_t count, int vocab, Error *error) {

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "stories_grammar.h"
 #include "../core/file.h"
+#include "../core/json.h"
 #include "../core/memory.h"
 #include "../core/options.h"
 #include "../core/progress.h"
@@ -124,9 +125,9 @@ static void print_floor(const Part *part) {
 
 static json_t *floor_to_json(const Part *part) {
     double bits_per_byte = part->bits / (double)part->bytes;
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f}", "first", (json_int_t)part->first, "stories",
-                     (json_int_t)part->stories, "bytes", (json_int_t)part->bytes, "bits", part->bits, "bits_per_byte",
-                     bits_per_byte, "nats_per_byte", bits_per_byte * M_LN2);
+    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o}", "first", (json_int_t)part->first, "stories",
+                     (json_int_t)part->stories, "bytes", (json_int_t)part->bytes, "bits", json_number(part->bits),
+                     "bits_per_byte", json_number(bits_per_byte), "nats_per_byte", json_number(bits_per_byte * M_LN2));
 }
 
 // "floor_bits" is the number for the text a model is judged by: the validation part, or all there is.
@@ -134,9 +135,9 @@ static int write_floor(const char *path, int64_t seed, const Part *parts, int co
     const Part *judged = &parts[count - 1];
     json_t *json =
         json_pack("{s:I, s:f, s:s}", "seed", (json_int_t)seed, "floor_bits", judged->bits, "floor_of", judged->name);
-    for (int i = 0; json && i < count; i++) json_object_set_new(json, parts[i].name, floor_to_json(&parts[i]));
-    char *text = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
-    int status = text ? file_replace(path, text, strlen(text), error) : error_set(error, "%.700s: no memory", path);
+    for (int i = 0; i < count; i++) json_put(json, parts[i].name, floor_to_json(&parts[i]));
+    char *text = json_print(json, JSON_INDENT(2));
+    int status = file_replace(path, text, strlen(text), error);
     free(text);
     json_decref(json);
     return status;

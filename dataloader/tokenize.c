@@ -5,13 +5,13 @@
 #include "text_reader.h"
 #include "tokenizer.h"
 #include "tokenizer_train.h"
+#include "../core/json.h"
 #include "../core/memory.h"
 #include "../core/options.h"
 #include "../core/progress.h"
 #include "../core/random.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -375,10 +375,16 @@ static json_t *split_to_json(const Split *split) {
                      split->shard_count);
 }
 
+enum { FLOOR_BYTES_MAX = 1 << 20 }; // of a file with a few numbers
+
 // The number "floor_bits" of a JSON file that the generator of the text wrote: no model can do better.
 static int read_floor(json_t **floor_bits, const char *path, Error *error) {
     json_error_t problem;
-    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &problem);
+    char *text;
+    size_t size;
+    if (file_read(&text, &size, path, FLOOR_BYTES_MAX, error)) return -1;
+    json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES, &problem);
+    free(text);
     if (!json) return error_set(error, "%.600s: not a JSON file: line %d: %.150s", path, problem.line, problem.text);
     json_t *value = json_object_get(json, "floor_bits");
     int is_number = json_is_number(value) && isfinite(json_number_value(value));
@@ -395,18 +401,17 @@ static int write_description(const Arguments *arguments, const Tokenizer *tokeni
     int vocab = tokenizer_vocab_size(tokenizer);
     snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)tokenizer_checksum(tokenizer, vocab - 1));
     json_t *json = json_object();
-    json_t *name = json_string(arguments->vocab_file); // NULL when the path is not UTF-8
-    json_object_set_new(json, "vocab_file", name ? name : json_null());
-    json_object_set_new(json, "vocab_checksum", json_string(checksum));
-    json_object_set_new(json, "n_vocab", json_integer(vocab));
+    json_put(json, "vocab_file", json_bytes(arguments->vocab_file));
+    json_put(json, "vocab_checksum", json_string(checksum));
+    json_put(json, "n_vocab", json_integer(vocab));
     for (int s = 0; s < 2; s++)
-        if (set->splits[s].tokens) json_object_set_new(json, set->splits[s].name, split_to_json(&set->splits[s]));
-    if (floor_bits) json_object_set(json, "floor_bits", floor_bits);
-    char *text = json_dumps(json, JSON_INDENT(2));
+        if (set->splits[s].tokens) json_put(json, set->splits[s].name, split_to_json(&set->splits[s]));
+    if (floor_bits) json_put(json, "floor_bits", json_incref(floor_bits));
+    char *text = json_print(json, JSON_INDENT(2));
     size_t size = strlen(set->prefix) + sizeof ".json";
     char *path = memory_resize(NULL, size, 1, "a path");
     snprintf(path, size, "%s.json", set->prefix);
-    int status = text ? file_replace(path, text, strlen(text), error) : error_set(error, "%.700s: no memory", path);
+    int status = file_replace(path, text, strlen(text), error);
     free(path);
     free(text);
     json_decref(json);

@@ -2,9 +2,9 @@
 // printable characters, and the order of merging is a list of pairs instead of the ranks of tokens.
 #include "tokenizer.h"
 #include "../core/file.h"
+#include "../core/json.h"
 #include "../core/memory.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,7 +132,8 @@ int tokenizer_visit_merges(const Tokenizer *tokenizer, TokenizerVisit *visit, vo
 // ---- Hugging Face's files
 
 static int add_name(void *json, uint32_t id, const char *name) {
-    return json_object_set_new(json, name, json_integer(id));
+    json_put(json, name, json_integer(id));
+    return 0;
 }
 
 static int add_merge(void *json, uint32_t id, const char *pair) {
