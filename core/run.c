@@ -130,7 +130,7 @@ int run_set_aside(const char *directory, int64_t step, char *where, size_t size,
 
 static const int64_t STEPS_MAX = 1000000000000;        // of --steps
 static const int64_t TOKENS_MAX = 1000000000000000000; // adding what a run can still see does not overflow
-static const int64_t RANKS_MAX = 1 << 20;
+static const int64_t RANKS_MAX = 1 << 20, ROLLBACKS_MAX = 1000000;
 static const double SECONDS_MAX = 1e12;
 
 // A number that may be missing.
@@ -146,12 +146,13 @@ static int read_number(double *number, const json_t *json, const char *key, doub
 
 int run_state_from_json(RunState *state, const json_t *json, const char *path, Error *error) {
     char *file = path_join(path, "state.json");
-    double ranks = 1, rollbacks = 0;
+    int64_t ranks = 1, rollbacks = 0;
     *state = (RunState){.rate_factor = 1};
     int failed = json_read_whole(&state->step, json, "step", 0, STEPS_MAX, file, error) ||
                  json_read_whole(&state->tokens, json, "tokens", 0, TOKENS_MAX, file, error) ||
-                 read_number(&ranks, json, "ranks", 1, RANKS_MAX, file, error) ||
-                 read_number(&rollbacks, json, "rollbacks", 0, 1e6, file, error) ||
+                 (json_object_get(json, "ranks") && json_read_whole(&ranks, json, "ranks", 1, RANKS_MAX, file, error)) ||
+                 (json_object_get(json, "rollbacks") &&
+                  json_read_whole(&rollbacks, json, "rollbacks", 0, ROLLBACKS_MAX, file, error)) ||
                  read_number(&state->rate_factor, json, "rate_factor", 0, 1, file, error) ||
                  read_number(&state->seconds, json, "seconds", 0, SECONDS_MAX, file, error);
     state->ranks = (int)ranks, state->rollbacks = (int)rollbacks;

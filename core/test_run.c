@@ -23,7 +23,9 @@ static void state_is_read(void) {
     CHECK(state.step == 3 && state.tokens == 96 && state.seconds == 1.5 && state.ranks == 4);
     CHECK(read_state(&state, "{\"step\": 1000000000000, \"tokens\": 1000000000000000000}", &error) == 0);
     CHECK(state.step == 1000000000000 && state.tokens == 1000000000000000000);
-    CHECK(state.seconds == 0 && state.ranks == 1);
+    CHECK(state.seconds == 0 && state.ranks == 1 && state.rate_factor == 1 && state.rollbacks == 0);
+    CHECK(read_state(&state, "{\"step\": 3, \"tokens\": 96, \"rate_factor\": 0.25, \"rollbacks\": 2}", &error) == 0);
+    CHECK(state.rate_factor == 0.25 && state.rollbacks == 2);
 }
 
 static void bad_states_are_refused(void) {
@@ -44,6 +46,8 @@ static void bad_states_are_refused(void) {
         {"{\"step\": 1, \"tokens\": 1, \"seconds\": -1}", "\"seconds\": expected a number from 0"},
         {"{\"step\": 1, \"tokens\": 1, \"seconds\": 1e300}", "\"seconds\": expected a number from 0"},
         {"{\"step\": 1, \"tokens\": 1, \"seconds\": \"1\"}", "\"seconds\": expected a number from 0"},
+        {"{\"step\": 1, \"tokens\": 1, \"rollbacks\": -1}", "\"rollbacks\": expected 0 to"},
+        {"{\"step\": 1, \"tokens\": 1, \"rate_factor\": 1.5}", "\"rate_factor\": expected a number from 0 to 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         RunState state;
