@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "sampler.h"
 #include "file.h"
+#include "line_editor.h"
 #include "llmc_model.h"
 #include "matvec.h"
 #include "memory.h"
@@ -417,21 +418,20 @@ static void print_stats(Sampler *sampler) {
 }
 
 static int interact(Sampler *sampler, Error *error) {
-    char *line = NULL;
-    size_t capacity = 0;
+    LineEditor *editor = line_editor_open("> ");
     int failed = 0;
     fprintf(stderr, "Type the beginning of a text; Ctrl-C stops a sample, an empty line or Ctrl-D ends.\n");
     while (!failed && !ferror(stdout)) {
-        fprintf(stderr, "> ");
+        size_t length = 0;
         interrupted = 0;
-        ssize_t length = getline(&line, &capacity, stdin);
-        if (length <= 1) break;
-        encode_prompt(sampler, line, (size_t)length - (line[length - 1] == '\n'));
+        const char *line = line_editor_read(editor, &length);
+        if (!line || length == 0) break;
+        encode_prompt(sampler, line, length);
         failed = generate_samples(sampler, error);
         if (sampler->settings.stats && !failed) print_stats(sampler);
         sampler->settings.seed++; // the same line again gives another text
     }
-    free(line);
+    line_editor_close(editor);
     return failed;
 }
 
