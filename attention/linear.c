@@ -85,7 +85,7 @@ void linear_warn_signed(const char *name) {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&warned)) return;
     warn("%s has signed scores: a row's sum can be near zero or negative, its output then is large and noisy; sums are "
-         "floored at delta in magnitude, and the floored ones are counted",
+         "floored at delta in magnitude; negative and floored ones are counted (floored_rows in metrics.jsonl)",
          name);
 }
 
@@ -111,16 +111,16 @@ typedef struct { // where a head's results go; saved ones may be NULL
 } HeadOutput;
 
 static void write_outputs(Worker *worker, HeadOutput output, int row, int rows) {
-    int HS = worker->HS, floored = 0;
+    int HS = worker->HS, doubtful = 0;
     for (int i = 0; i < rows; i++) {
         real g = stabilised(worker->denominator[i], worker->map, worker->config);
-        floored += linear_is_floored(g, worker->map, worker->config);
+        doubtful += worker->denominator[i] < 0 || linear_is_floored(g, worker->map, worker->config);
         real *out = output.out + (size_t)(row + i) * output.stride;
         for (int c = 0; c < HS; c++) out[c] = worker->numerator[i * HS + c] / g;
         if (output.denominator) output.denominator[row + i] = g;
         if (output.running_max) output.running_max[row + i] = worker->running_max[i];
     }
-    if (floored && worker->map->is_signed) linear_count_floored_rows((uint64_t)floored);
+    if (doubtful && worker->map->is_signed) linear_count_floored_rows((uint64_t)doubtful);
 }
 
 // The largest log scale among the keys up to each row of a tile; `before` is the largest of earlier tiles.
