@@ -123,11 +123,11 @@ void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int ro
     load_rows(tile->v, row_at(input.v, row, input.stride), input.stride, rows.count, worker->HS);
 }
 
-void linear_load_keys(Worker *worker, HeadInput input, int start, int count, int position) {
+void linear_load_keys(Worker *worker, HeadInput input, int start, int count) {
     for (int row = 0; row < count; row += TILE) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
         linear_load_key_tile(worker, &tile, input, start + row,
-                             (LinearRows){position + start + row, min_int(TILE, count - row)});
+                             (LinearRows){start + row, min_int(TILE, count - row)});
     }
 }
 
@@ -305,7 +305,7 @@ void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const 
         linear_pack(worker, constants, task);
         linear_clear_state(sum, map, worker->HS);
         for (int row = segment * segments.rows; row < (segment + 1) * segments.rows; row += worker->chunk) {
-            linear_load_keys(worker, input, row, worker->chunk, 0);
+            linear_load_keys(worker, input, row, worker->chunk);
             linear_absorb_keys(worker, sum, worker->chunk);
         }
     }
