@@ -917,6 +917,23 @@ static void sampling_is_cut(void) {
     CHECK(counts[3] == 20000);
 }
 
+// Whatever the logits and the settings are, a token of the vocabulary comes out, or -1 where a logit is not finite.
+static void sampling_takes_any_numbers(void) {
+    static const real odd[] = {NAN, INFINITY, -INFINITY, (real)3e38, (real)-3e38, 0};
+    enum { V = 50, ODD = sizeof odd / sizeof odd[0] };
+    Candidate candidates[V];
+    real logits[V];
+    const SamplerSettings settings[] = {{0, 0, 1},    {1, 0, 1},      {1, 40, 1},        {1, 40, 0.5f},
+                                        {NAN, 40, 1}, {-1, 40, 0.5f}, {1e-38f, 3, 0.5f}, {1, 40, NAN}};
+    for (int count = 1; count <= V; count += 7)
+        for (int kind = 0; kind < ODD; kind++)
+            for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
+                for (int v = 0; v < V; v++) logits[v] = v < count ? odd[kind] : (real)v / V;
+                int token = sample_token(logits, V, &settings[s], 0.5, candidates);
+                CHECK(isfinite(odd[kind]) ? token >= 0 && token < V : token == -1);
+            }
+}
+
 static void text_comes_in_whole_characters(void) {
     char *text = NULL;
     size_t size = 0;
@@ -964,6 +981,7 @@ int main(void) {
     RUN(decoding_with_fewer_bits);
     RUN(sampling_follows_probabilities);
     RUN(sampling_is_cut);
+    RUN(sampling_takes_any_numbers);
     RUN(text_comes_in_whole_characters);
     return test_summary();
 }

@@ -27,7 +27,7 @@ static void cosformer_gradient(real *dx, LinearFeatures *d, const LinearFeatures
     int lanes = tile_lanes(rows.count);
     for (int c = 0; c < config->HS; c++)
         for (int i = 0; i < lanes; i++)
-            dx[c * TILE + i] = features->outer[c * TILE + i] > 0 ? d->outer[c * TILE + i] : 0;
+            dx[c * TILE + i] = features->outer[c * TILE + i] <= 0 ? 0 : d->outer[c * TILE + i]; // NaN gets a gradient
 }
 
 static LinearMap cosformer_map(const AttentionConfig *config) {

@@ -16,7 +16,7 @@ __global__ static void cosformer_features_kernel(float *outer, float *inner, con
 
 __global__ static void cosformer_gradient_kernel(float *dx, const float *d_outer, const float *outer, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) dx[i] = outer[i] > 0 ? d_outer[i] : 0.0f;
+    if (i < n) dx[i] = outer[i] <= 0 ? 0.0f : d_outer[i]; // NaN gets a gradient
 }
 
 static void cosformer_features(const LinearFeaturesGPU *features, LinearRowsGPU rows, const float *packed,

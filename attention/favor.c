@@ -49,7 +49,7 @@ static void relu_gradient(real *dx, LinearFeatures *d, const LinearFeatures *fea
     int lanes = tile_lanes(rows.count);
     for (int m = 0; m < config->M; m++)
         for (int i = 0; i < lanes; i++)
-            if (!(features->outer[m * TILE + i] > 0)) d->outer[m * TILE + i] = 0;
+            if (features->outer[m * TILE + i] <= 0) d->outer[m * TILE + i] = 0; // NaN keeps its gradient
     project_gradient(dx, d->outer, packed, lanes, config);
 }
 

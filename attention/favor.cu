@@ -36,7 +36,7 @@ __global__ static void relu_kernel(float *y, size_t n) {
 
 __global__ static void relu_gradient_kernel(float *d, const float *features, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n && !(features[i] > 0)) d[i] = 0;
+    if (i < n && features[i] <= 0) d[i] = 0; // NaN keeps its gradient
 }
 
 static void relu_features(const LinearFeaturesGPU *features, LinearRowsGPU rows, const float *packed,

@@ -55,6 +55,26 @@ static void read_state(Worker *worker, State state, int rows) {
     }
 }
 
+// Adds a tile of keys to the numerator and the denominator of the only query: products of a matrix and a vector.
+static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows) {
+    const LinearMap *map = worker->map;
+    int lanes = tile_lanes(key_rows), HS = worker->HS;
+    real *scores = worker->scores, *inner = worker->inner_scores;
+    tile_multiply(scores, TILE, (TileLeft){worker->q.outer, 1, TILE}, keys->features.outer, TILE, 1, lanes, map->outer,
+                  0, TILE_FULL);
+    if (map->log_scaled)
+        for (int j = 0; j < lanes; j++) inner[j] = real_exp(keys->features.log_scale[j] - worker->running_max[0]);
+    else if (map->inner)
+        tile_multiply(inner, TILE, (TileLeft){worker->q.inner, 1, TILE}, keys->features.inner, TILE, 1, lanes,
+                      map->inner, 0, TILE_FULL);
+    if (map->squared_inner)
+        for (int j = 0; j < lanes; j++) inner[j] *= inner[j];
+    if (map->inner)
+        for (int j = 0; j < lanes; j++) scores[j] *= inner[j];
+    for (int j = 0; j < key_rows; j++) worker->denominator[0] += scores[j];
+    tile_multiply(worker->numerator, HS, (TileLeft){scores, TILE, 1}, keys->v, HS, 1, HS, key_rows, 1, TILE_FULL);
+}
+
 // Adds a tile of keys to the numerators and denominators of the current queries.
 static void add_pairs(Worker *worker, const KeyTile *keys, int key_rows, int rows, int offset) {
     int lanes = tile_lanes(rows), HS = worker->HS, diagonal = offset == 0;
@@ -85,7 +105,7 @@ void linear_warn_signed(const char *name) {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&warned)) return;
     warn("%s has signed scores: a row's sum can be near zero or negative, its output then is large and noisy; sums are "
-         "floored at delta in magnitude, and the floored ones are counted",
+         "floored at delta in magnitude; negative and floored ones are counted (floored_rows in metrics.jsonl)",
          name);
 }
 
@@ -111,41 +131,47 @@ typedef struct { // where a head's results go; saved ones may be NULL
 } HeadOutput;
 
 static void write_outputs(Worker *worker, HeadOutput output, int row, int rows) {
-    int HS = worker->HS, floored = 0;
+    int HS = worker->HS, doubtful = 0;
     for (int i = 0; i < rows; i++) {
         real g = stabilised(worker->denominator[i], worker->map, worker->config);
-        floored += linear_is_floored(g, worker->map, worker->config);
+        doubtful += worker->denominator[i] < 0 || linear_is_floored(g, worker->map, worker->config);
         real *out = output.out + (size_t)(row + i) * output.stride;
         for (int c = 0; c < HS; c++) out[c] = worker->numerator[i * HS + c] / g;
         if (output.denominator) output.denominator[row + i] = g;
         if (output.running_max) output.running_max[row + i] = worker->running_max[i];
     }
-    if (floored && worker->map->is_signed) linear_count_floored_rows((uint64_t)floored);
+    if (doubtful && worker->map->is_signed) linear_count_floored_rows((uint64_t)doubtful);
 }
 
-// The largest log scale among the keys up to each row of a tile; `before` is the largest of earlier tiles.
-static void follow_maximum(Worker *worker, const real *key_scale, int rows, real before) {
-    for (int i = 0; i < tile_lanes(rows); i++) {
+// log_scaled maps: the largest log scale among the keys up to each query of a tile, from the scales of their own keys and
+// the largest of all before; and the factors from there to the state.
+static void relate_scales(Worker *worker, const real *key_scale, int rows, real before) {
+    int lanes = tile_lanes(rows);
+    for (int i = 0; i < lanes; i++) {
         if (i < rows) before = real_max(before, key_scale[i]);
         worker->running_max[i] = before;
     }
+    linear_set_relative_scale(&worker->q, worker->running_max, -1, *worker->state.log_scale, lanes);
+}
+
+static void clear_sums(Worker *worker) {
+    memset(worker->numerator, 0, sizeof(real) * (size_t)TILE * worker->HS);
+    memset(worker->denominator, 0, sizeof(real) * TILE);
 }
 
 // Outputs of one chunk, whose keys are loaded; the state holds what came before it.
-static void forward_chunk(Worker *worker, HeadInput input, HeadOutput output, int start, int count, int position) {
+static void forward_chunk(Worker *worker, HeadInput input, HeadOutput output, int start, int count) {
     const LinearMap *map = worker->map;
     real maximum = map->log_scaled ? *worker->state.log_scale : 0;
     for (int row = 0; row < count; row += TILE) {
-        int rows = min_int(TILE, count - row), index = row / TILE, lanes = tile_lanes(rows);
-        linear_load_queries(worker, input, start + row, (LinearRows){position + start + row, rows});
-        memset(worker->numerator, 0, sizeof(real) * (size_t)TILE * worker->HS);
-        memset(worker->denominator, 0, sizeof(real) * TILE);
+        int rows = min_int(TILE, count - row), index = row / TILE;
+        linear_load_queries(worker, input, start + row, (LinearRows){start + row, rows});
+        clear_sums(worker);
         if (map->log_scaled) {
-            follow_maximum(worker, linear_key_tile(worker, index).features.log_scale, rows, maximum);
+            relate_scales(worker, linear_key_tile(worker, index).features.log_scale, rows, maximum);
             maximum = worker->running_max[rows - 1];
-            linear_set_relative_scale(&worker->q, worker->running_max, -1, *worker->state.log_scale, lanes);
         }
-        if (position + start > 0 && !map->squared_inner) read_state(worker, worker->state, rows);
+        if (start > 0 && !map->squared_inner) read_state(worker, worker->state, rows);
         for (int j = 0; j <= index; j++) {
             KeyTile keys = linear_key_tile(worker, j);
             add_pairs(worker, &keys, j < index ? TILE : rows, rows, j < index ? TILE : 0);
@@ -154,15 +180,13 @@ static void forward_chunk(Worker *worker, HeadInput input, HeadOutput output, in
     }
 }
 
-// Rows [start, end) of a head; row 0 stands at `position`. The worker's state holds the history and is left complete
-// when `keep_state`.
-static void forward_rows(Worker *worker, HeadInput input, HeadOutput output, int start, int end, int position,
-                         int keep_state) {
+// Rows [start, end) of a head; the worker's state holds the history.
+static void forward_rows(Worker *worker, HeadInput input, HeadOutput output, int start, int end) {
     for (int row = start; row < end; row += worker->chunk) {
         int count = min_int(worker->chunk, end - row);
-        linear_load_keys(worker, input, row, count, position);
-        forward_chunk(worker, input, output, row, count, position);
-        if (keep_state || row + count < end) linear_absorb_keys(worker, worker->state, count);
+        linear_load_keys(worker, input, row, count);
+        forward_chunk(worker, input, output, row, count);
+        if (row + count < end) linear_absorb_keys(worker, worker->state, count);
     }
 }
 
@@ -195,58 +219,87 @@ void linear_attention_forward(const LinearMap *map, real *out, real *saved, cons
             worker.state = segment ? linear_boundary(boundaries, task, segment, segments, &worker) : own_state;
             if (!segment && !map->squared_inner) linear_clear_state(worker.state, map, worker.HS);
             forward_rows(&worker, linear_head_input(qkv, task, config), head_output(out, saved, task, map, config),
-                         start, min_int(start + segments.rows, T), 0, 0);
+                         start, min_int(start + segments.rows, T));
         }
     }
 }
 
 // ---- decoding
+//
+// Keys wait in the cache until they fill a tile, which then enters the state as a whole. So the state is written once in
+// TILE positions, and its sums are those of the forward pass, which a sum of single keys would not keep up with in long
+// sequences. Tiles begin at multiples of TILE, however the positions are given. Squared maps have no state: their tiles stay.
 
 static void copy_columns(real *to, const real *from, int width, int count) {
     for (int f = 0; f < width; f++)
         memcpy(to + (size_t)f * TILE, from + (size_t)f * TILE, sizeof(real) * (size_t)count);
 }
 
-// Rows that fall into one tile of the cache: their keys are put there, then their queries see all tiles so far.
-static void step_cached_tile(Worker *worker, HeadInput input, HeadOutput output, int row, int position, int rows) {
+// Puts the keys and values of the rows into a tile of the cache, from `column` on.
+static void cache_keys(Worker *worker, const KeyTile *tile, HeadInput input, int row, LinearRows rows, int column) {
     const LinearMap *map = worker->map;
-    int index = position / TILE, column = position % TILE, HS = worker->HS;
-    KeyTile tile = linear_key_tile(worker, index), fresh = tile;
-    LinearRows where = {position, rows};
-    fresh.features = worker->q;
-    fresh.v = tile.v + (size_t)column * HS;
-    linear_load_key_tile(worker, &fresh, input, row, where);
-    copy_columns(tile.features.outer + column, fresh.features.outer, map->outer, rows);
-    copy_columns(tile.features.inner + column, fresh.features.inner, map->inner, rows);
-    linear_load_queries(worker, input, row, where);
-    memset(worker->numerator, 0, sizeof(real) * (size_t)TILE * HS);
-    memset(worker->denominator, 0, sizeof(real) * TILE);
-    for (int j = 0; j <= index; j++) {
+    KeyTile fresh = {.features = worker->q, .v = tile->v + (size_t)column * worker->HS};
+    linear_load_key_tile(worker, &fresh, input, row, rows);
+    copy_columns(tile->features.outer + column, fresh.features.outer, map->outer, rows.count);
+    if (map->log_scaled)
+        copy_columns(tile->features.log_scale + column, fresh.features.log_scale, 1, rows.count);
+    else
+        copy_columns(tile->features.inner + column, fresh.features.inner, map->inner, rows.count);
+}
+
+// The largest log scale before a column of the tile at hand.
+static real largest_scale_before(const Worker *worker, const KeyTile *tile, int column) {
+    real largest = *worker->state.log_scale;
+    for (int j = 0; j < column; j++) largest = real_max(largest, tile->features.log_scale[j]);
+    return largest;
+}
+
+// Rows that fall into one tile: their keys are put into the cache, then their queries see the state and the tiles there.
+static void step_tile(Worker *worker, HeadInput input, HeadOutput output, int row, LinearRows rows) {
+    const LinearMap *map = worker->map;
+    int column = rows.position % TILE, before = map->squared_inner ? rows.position / TILE : 0, count = rows.count;
+    KeyTile own = linear_key_tile(worker, before);
+    cache_keys(worker, &own, input, row, rows, column);
+    linear_load_queries(worker, input, row, rows);
+    clear_sums(worker);
+    if (map->log_scaled)
+        relate_scales(worker, own.features.log_scale + column, count, largest_scale_before(worker, &own, column));
+    if (rows.position >= TILE && !map->squared_inner) read_state(worker, worker->state, count);
+    for (int j = 0; j <= before; j++) {
         KeyTile keys = linear_key_tile(worker, j);
-        add_pairs(worker, &keys, j < index ? TILE : column + rows, rows, j < index ? TILE : column);
+        int key_rows = j < before ? TILE : column + count;
+        if (count == 1)
+            add_pairs_of_one(worker, &keys, key_rows);
+        else
+            add_pairs(worker, &keys, key_rows, count, j < before ? TILE : column);
     }
-    write_outputs(worker, output, row, rows);
+    write_outputs(worker, output, row, count);
+    if (column + count == TILE && !map->squared_inner) linear_absorb_keys(worker, worker->state, TILE);
 }
 
-static void step_cached(Worker *worker, real *cache, HeadInput input, HeadOutput output, int pos, int n) {
+// What a head's cache holds: its state, if there is one, then its tiles of keys.
+static void use_cache(Worker *worker, real *cache, int pos) {
+    const LinearMap *map = worker->map;
     worker->keys = cache;
-    for (int row = 0, rows; row < n; row += rows) {
-        rows = min_int(n - row, TILE - (pos + row) % TILE);
-        step_cached_tile(worker, input, output, row, pos + row, rows);
-    }
+    if (map->squared_inner) return;
+    worker->state = linear_state_at(cache, map, worker->HS);
+    worker->keys = cache + linear_state_size(map, worker->HS);
+    if (pos == 0) linear_clear_state(worker->state, map, worker->HS);
 }
 
-static void step_state(Worker *worker, real *cache, HeadInput input, HeadOutput output, int pos, int n) {
-    worker->state = linear_state_at(cache, worker->map, worker->HS);
-    if (pos == 0) linear_clear_state(worker->state, worker->map, worker->HS);
-    forward_rows(worker, input, output, 0, n, pos, 1);
+static void step_head(Worker *worker, real *cache, HeadInput input, HeadOutput output, int pos, int n) {
+    use_cache(worker, cache, pos);
+    for (int row = 0, count; row < n; row += count) {
+        count = min_int(n - row, TILE - (pos + row) % TILE);
+        step_tile(worker, input, output, row, (LinearRows){pos + row, count});
+    }
 }
 
 void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos, int n, const real *qkv,
                            const real *constants, real *work, const AttentionConfig *config) {
     int NH = config->NH, HS = config->HS;
     size_t head_cache = linear_cache_size(map, config) / (size_t)NH;
-    int share = linear_is_worth_threads(map, n, map->squared_inner ? pos + n : min_int(n, TILE), config);
+    int share = linear_is_worth_threads(map, n, map->squared_inner ? pos + n : TILE, config);
 #pragma omp parallel if (share)
     {
         Worker worker;
@@ -256,8 +309,7 @@ void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos
         for (int head = 0; head < NH; head++) {
             HeadOutput output = {.out = out + (size_t)head * HS, .stride = config->C};
             linear_pack(&worker, constants, head);
-            (map->squared_inner ? step_cached : step_state)(&worker, cache + head_cache * (size_t)head,
-                                                            linear_head_input(qkv, head, config), output, pos, n);
+            step_head(&worker, cache + head_cache * (size_t)head, linear_head_input(qkv, head, config), output, pos, n);
         }
     }
 }
@@ -279,8 +331,9 @@ size_t linear_work_size(const LinearMap *map, const AttentionConfig *config) {
 }
 
 size_t linear_cache_size(const LinearMap *map, const AttentionConfig *config) {
-    size_t head = map->squared_inner ? linear_key_tile_size(map, config->HS, 0) * (size_t)tiles_of(config->max_T)
-                                     : linear_state_size(map, config->HS);
+    size_t tile = linear_key_tile_size(map, config->HS, 0);
+    size_t head =
+        map->squared_inner ? tile * (size_t)tiles_of(config->max_T) : linear_state_size(map, config->HS) + tile;
     return head * (size_t)config->NH;
 }
 

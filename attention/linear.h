@@ -32,7 +32,7 @@ struct LinearMap {
     int squared_inner;      // a score takes <inner, inner>^2. The equal finite state would have inner^2 / 2 columns, so
                             // such a map is always computed pair by pair and decodes with a cache of its features
     int log_scaled;         // keys come with a scale too large or small for a float; then inner is 1 and the core's own
-    int is_signed;          // scores may be negative: the denominator is floored in magnitude, and counted
+    int is_signed;          // scores may be negative: so may sums, which are floored in magnitude and counted
     double feature_cost;    // multiplications per vector, for the flop count and the choice of form
     size_t packed_size;
     // Rearranges the constants of one head as the other two want them, (packed_size).
@@ -60,7 +60,8 @@ double linear_flops(const LinearMap *map, const AttentionConfig *config);
 // Rows per chunk for sequences of T rows: config->chunk, or the cheapest; T itself means pair by pair, without a state.
 int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config);
 
-// How many rows' denominators were floored since the program started (signed maps).
+// How many rows of signed maps had a negative sum or one that the floor replaced, since the program started: rows whose
+// output is no average of values.
 uint64_t linear_floored_rows(void);
 void linear_count_floored_rows(uint64_t rows); // adds those of another device
 // Says once per program that `name` has signed scores.

@@ -53,7 +53,7 @@ static void recompute_states(Worker *worker, HeadInput input, int start, int end
         linear_clear_state(linear_state_at(states, map, worker->HS), map, worker->HS);
     for (int row = start; row + worker->chunk < end; row += worker->chunk, states += size) {
         memcpy(states + size, states, size * sizeof(real));
-        linear_load_keys(worker, input, row, worker->chunk, 0);
+        linear_load_keys(worker, input, row, worker->chunk);
         linear_absorb_keys(worker, linear_state_at(states + size, map, worker->HS), worker->chunk);
     }
 }
@@ -261,7 +261,7 @@ static void backward_chunk(Worker *worker, HeadInput input, HeadGradient gradien
                            real *pending_scale) {
     const LinearMap *map = worker->map;
     int has_history = start > 0, has_future = start + count < worker->config->T;
-    linear_load_keys(worker, input, start, count, 0);
+    linear_load_keys(worker, input, start, count);
     begin_key_gradients(worker, count, has_future);
     if (map->log_scaled && has_history) // from here on relative to the largest scale before the chunk: smaller factors
         linear_scale_state(worker->query_sums, -*worker->state.log_scale, map, worker->HS);

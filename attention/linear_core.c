@@ -1,4 +1,5 @@
 #include "linear_core.h"
+#include "range.h"
 #include "../core/vector_math.h"
 
 #include <omp.h>
@@ -92,27 +93,20 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows
 
 // ---- tiles in and out
 
-// Numbers beyond this are taken for it, so that no sum over a long sequence overflows. NaN stays NaN.
-#define INPUT_MAX ((real)1e15)
-
-static real limited(real x) {
-    return x > INPUT_MAX ? INPUT_MAX : x < -INPUT_MAX ? -INPUT_MAX : x;
-}
-
 // rows (n, HS; leading dimension `stride`) -> x (HS, TILE), with zeros up to whole lanes
 static void load_features(real *x, const real *rows, int stride, int n, int HS) {
     int lanes = tile_lanes(n);
     tile_transpose(x, TILE, rows, stride, n, HS, 0);
     for (int c = 0; c < HS; c++) {
         for (int i = n; i < lanes; i++) x[c * TILE + i] = 0;
-        for (int i = 0; i < lanes; i++) x[c * TILE + i] = limited(x[c * TILE + i]);
+        for (int i = 0; i < lanes; i++) x[c * TILE + i] = limited_input(x[c * TILE + i]);
     }
 }
 
 // rows (n, HS; leading dimension `stride`) -> v (TILE, HS)
 static void load_rows(real *v, const real *rows, int stride, int n, int HS) {
     for (int i = 0; i < n; i++)
-        for (int c = 0; c < HS; c++) v[i * HS + c] = limited(rows[(size_t)i * stride + c]);
+        for (int c = 0; c < HS; c++) v[i * HS + c] = limited_input(rows[(size_t)i * stride + c]);
 }
 
 HeadInput linear_head_input(const real *qkv, int task, const AttentionConfig *config) {
@@ -129,11 +123,11 @@ void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int ro
     load_rows(tile->v, row_at(input.v, row, input.stride), input.stride, rows.count, worker->HS);
 }
 
-void linear_load_keys(Worker *worker, HeadInput input, int start, int count, int position) {
+void linear_load_keys(Worker *worker, HeadInput input, int start, int count) {
     for (int row = 0; row < count; row += TILE) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
         linear_load_key_tile(worker, &tile, input, start + row,
-                             (LinearRows){position + start + row, min_int(TILE, count - row)});
+                             (LinearRows){start + row, min_int(TILE, count - row)});
     }
 }
 
@@ -311,7 +305,7 @@ void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const 
         linear_pack(worker, constants, task);
         linear_clear_state(sum, map, worker->HS);
         for (int row = segment * segments.rows; row < (segment + 1) * segments.rows; row += worker->chunk) {
-            linear_load_keys(worker, input, row, worker->chunk, 0);
+            linear_load_keys(worker, input, row, worker->chunk);
             linear_absorb_keys(worker, sum, worker->chunk);
         }
     }

@@ -100,7 +100,7 @@ void linear_pack(Worker *worker, const real *constants, int task);
 
 // Tiles of rows that begin at row `row` of the input.
 void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int row, LinearRows rows);
-void linear_load_keys(Worker *worker, HeadInput input, int start, int count, int position);
+void linear_load_keys(Worker *worker, HeadInput input, int start, int count);
 void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows rows);
 
 // ---- phi = outer (x) inner, a block of it at a time

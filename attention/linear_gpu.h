@@ -18,6 +18,7 @@
 
 extern "C" {
 #include "linear.h"
+#include "range.h"
 }
 
 // ---- what a mechanism gives

@@ -65,10 +65,10 @@ __device__ static inline float scale_factor(float difference) {
 
 // ---- rows in and out
 
-// Numbers beyond this are taken for it, so that no sum over a long sequence overflows. NaN stays NaN.
-__device__ static inline float limited(float x) {
-    const float most = 1e15f;
-    return x > most ? most : x < -most ? -most : x;
+// As range.h's `limited_input`.
+__device__ static inline float as_input(floatX number) {
+    const float most = LARGEST_INPUT, x = to_float(number), below = x > most ? most : x;
+    return (below < -most ? -most : below) + (x - x);
 }
 
 // q and k (rows, HS), extended values (rows, columns). q may be NULL.
@@ -78,12 +78,12 @@ __global__ static void load_kernel(float *q, float *k, float *values, const floa
     Place place = place_of(segment, row);
     int HS = segment.HS, inside = place.t < segment.T;
     for (int c = threadIdx.x; c < HS; c += LINEAR_LANES) {
-        if (q) q[row * HS + c] = inside ? limited(to_float(qkv[head_at(segment, place, 0, 3) + c])) : 0.0f;
-        k[row * HS + c] = inside ? limited(to_float(qkv[head_at(segment, place, 1, 3) + c])) : 0.0f;
+        if (q) q[row * HS + c] = inside ? as_input(qkv[head_at(segment, place, 0, 3) + c]) : 0.0f;
+        k[row * HS + c] = inside ? as_input(qkv[head_at(segment, place, 1, 3) + c]) : 0.0f;
     }
     for (int c = threadIdx.x; c < segment.columns; c += LINEAR_LANES) {
         float value = c == HS ? 1.0f : 0.0f;
-        if (c < HS && inside) value = limited(to_float(qkv[head_at(segment, place, 2, 3) + c]));
+        if (c < HS && inside) value = as_input(qkv[head_at(segment, place, 2, 3) + c]);
         values[row * segment.columns + c] = inside ? value : 0.0f;
     }
 }
@@ -121,7 +121,7 @@ __device__ static inline int is_floored(float g, DenominatorRule rule) {
     return rule.clamp ? g <= rule.delta : rule.is_signed && g == -rule.delta;
 }
 
-// Rows of signed maps whose sum was floored, since the program started; a whole number, so that the order in which threads
+// Rows of signed maps whose sum was negative or floored, since the program started; a whole number: the order in which threads
 // add to it does not matter.
 __device__ static unsigned long long floored_rows;
 
@@ -137,7 +137,8 @@ __global__ static void output_kernel(floatX *out, float *denominators, const flo
     floatX *to = out + head_at(segment, place, 0, 1);
     for (int c = threadIdx.x; c < segment.HS; c += LINEAR_LANES) to[c] = from_float<floatX>(sums[c] / g);
     if (denominators && threadIdx.x == 0) denominators[place.task * segment.T + place.t] = g;
-    if (rule.is_signed && threadIdx.x == 0 && is_floored(g, rule)) atomicAdd(&floored_rows, 1ull);
+    int is_doubtful = rule.is_signed && (sums[segment.HS] < 0 || is_floored(g, rule));
+    if (threadIdx.x == 0 && is_doubtful) atomicAdd(&floored_rows, 1ull);
 }
 
 // ---- the incoming gradient

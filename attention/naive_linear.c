@@ -267,6 +267,17 @@ static void polynomial_features(double *p, const double *u, const double *consta
     }
 }
 
+void naive_slay_features(double *phi, const double *x, const double *constants, int head,
+                         const AttentionConfig *config) {
+    int P = config->P, RM = config->R * config->M;
+    double u[config->HS], E[RM], p[P];
+    unit_vector(u, x, config->HS);
+    exponential_features(E, u, constants, head, config);
+    polynomial_features(p, u, constants, config);
+    for (int e = 0; e < RM; e++)
+        for (int i = 0; i < P; i++) phi[e * P + i] = E[e] * p[i];
+}
+
 // <p(u), p(w)>, or what it stands for
 static double polynomial_score(const double *u, const double *w, const double *constants,
                                const AttentionConfig *config) {

@@ -135,11 +135,11 @@ static void fetch_ahead(const real *row, size_t stride, size_t HS) {
     for (size_t bytes = 0; bytes < HS * sizeof *row; bytes += 64) __builtin_prefetch((const void *)(start + bytes));
 }
 
-// Copies a row, brought into range; zeros up to the width. The difference is 0, or NaN when x is infinite or NaN.
+// Copies a row, brought into range; zeros up to the width.
 static void pack_row(const Core *core, real *to, const real *from, size_t stride) {
     size_t HS = core->config->HS;
     fetch_ahead(from, stride, HS);
-    for (size_t d = 0; d < HS; d++) to[d] = limited(from[d], LARGEST_INPUT) + (from[d] - from[d]);
+    for (size_t d = 0; d < HS; d++) to[d] = limited_input(from[d]);
     for (size_t d = HS; d < core->width; d++) to[d] = 0;
 }
 

@@ -8,17 +8,16 @@
 // Two numbers per row are kept for backward: the maximum and what to divide by. The log-sum-exp, their one-number form,
 // would not do: of scores in the hundreds, which kernels have, it keeps the weights to five digits only.
 //
-// The range of what comes in is limited, so that no finite input gives a NaN: numbers of q, k, v and dout beyond
-// LARGEST_INPUT count as that, and scores and their derivatives stop at limits of their own. No model comes near. NaN
-// stays NaN and infinity becomes NaN, so that what went wrong before attention is seen after it.
+// The range of what comes in, q, k, v and dout, is limited (range.h); scores and their derivatives stop at limits of their
+// own.
 //
 // The same bits come out for any number of threads: each row's sums run over the tiles in one order, by one thread.
 #ifndef ATTENTION_QUADRATIC_H
 #define ATTENTION_QUADRATIC_H
 
 #include "attention.h"
+#include "range.h"
 
-#define LARGEST_INPUT ((real)1e15)
 #define LARGEST_SCORE ((real)1e30)
 #define LARGEST_SLOPE ((real)1e16)
 #define LEAST_NORM ((real)1e-12)
@@ -40,12 +39,6 @@ typedef struct {
     void (*slopes)(real *slope, real *pull, const real *dot, const real *distance, int n,
                    const AttentionConfig *config);
 } QuadraticKernel;
-
-// x, brought into -limit .. limit; NaN stays NaN.
-static inline real limited(real x, real limit) {
-    real below = x > limit ? limit : x;
-    return below < -limit ? -limit : below;
-}
 
 size_t quadratic_saved_size(const AttentionConfig *config);
 size_t quadratic_work_size(const AttentionConfig *config);

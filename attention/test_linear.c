@@ -208,6 +208,37 @@ static void test_nan_in_the_input_is_not_hidden(void) {
     }
 }
 
+// One bad number is seen in every row that sees it (and may be in a few before, since 0 times NaN is NaN): by chunks, pair
+// by pair, when decoding, and in the gradients of its own row.
+static void check_bad_number(Case *c, size_t row, size_t part, real bad) {
+    size_t C = (size_t)c->config.C, T = (size_t)c->config.T, last = part ? T : row + 1; // a query is its own row's alone
+    real *cache = test_buffer(c->attention->cache_size(&c->config)), *stepped = test_buffer(c->numbers);
+    fill_inputs(c);
+    c->qkv[row * 3 * C + part * C + 3] = bad;
+    run_backward(c);
+    c->attention->step(stepped, cache, 0, 70, c->qkv, c->constants, c->work, &c->config);
+    for (size_t t = 70; t < T; t++)
+        c->attention->step(stepped + t * C, cache, (int)t, 1, c->qkv + t * 3 * C, c->constants, c->work, &c->config);
+    for (size_t t = row; t < last; t++)
+        CHECK_VARIANT(c->variant, !all_finite(c->out + t * C, C) && !all_finite(stepped + t * C, C));
+    CHECK_VARIANT(c->variant, !all_finite(c->dqkv + row * 3 * C, 3 * C));
+    CHECK_VARIANT(c->variant, all_finite(c->out, 64 * C) && all_finite(stepped, 64 * C));
+    free(cache);
+    free(stepped);
+}
+
+static void test_bad_input_is_seen(void) {
+    static const real bad[] = {NAN, INFINITY, -INFINITY};
+    for (int v = 0; v < VARIANTS; v++)
+        for (int chunk = 64; chunk <= 150; chunk += 86)
+            for (size_t i = 0; i < 9; i++) {
+                Case c = make_case(&variants[v], 1, 150, 1, 16);
+                c.config.chunk = chunk;
+                check_bad_number(&c, i % 2 ? 66 : 80, i / 3, bad[i % 3]);
+                free_case(&c);
+            }
+}
+
 // A long sequence: sums of sums keep their digits.
 static void test_long_sequences_keep_their_digits(void) {
     Case c = make_case(&variants[1], 1, 20000, 1, 8);
@@ -231,6 +262,21 @@ static void test_floored_rows_are_counted(void) {
     CHECK(negative > 0 && negative < 200);
     CHECK(linear_floored_rows() == before + negative);
     free_case(&c);
+}
+
+// Sums that are negative and no floor replaced: they are counted all the same.
+static void test_negative_sums_are_counted(void) {
+    Variant variant = {.label = "rff", .name = "rff", .set = {.M = 4, .delta = 1e-30f}};
+    for (int denominator = DENOMINATOR_ADD; denominator <= DENOMINATOR_CLAMP; denominator++) {
+        Case c = make_case(&variant, 1, 200, 1, 16);
+        c.config.denominator = denominator;
+        uint64_t before = linear_floored_rows(), negative = 0;
+        run_forward(&c);
+        for (int t = 0; t < 200; t++) negative += denominator == DENOMINATOR_ADD ? c.saved[t] < 0 : c.saved[t] <= 1e-30f;
+        CHECK(negative > 0 && negative < 200);
+        CHECK(linear_floored_rows() == before + negative);
+        free_case(&c);
+    }
 }
 
 // ---- constants
@@ -378,8 +424,10 @@ int main(void) {
     RUN(test_causality);
     RUN(test_no_nan_from_finite_input);
     RUN(test_nan_in_the_input_is_not_hidden);
+    RUN(test_bad_input_is_seen);
     RUN(test_long_sequences_keep_their_digits);
     RUN(test_floored_rows_are_counted);
+    RUN(test_negative_sums_are_counted);
     RUN(test_quadrature);
     RUN(test_constants_depend_on_seed_and_layer_alone);
     RUN(test_orthogonal_omega);

@@ -668,6 +668,31 @@ static void test_nan_in_the_input_is_not_hidden(void) {
     }
 }
 
+// One bad number is seen in every row that sees it, by chunks and when decoding, and in the gradients of its own row.
+static void check_bad_number(Case *c, size_t row, size_t part, float bad) {
+    size_t C = (size_t)c->config.C, T = (size_t)c->config.T, last = part ? T : row + 1;
+    c->qkv[row * 3 * C + part * C + 3] = bad;
+    run_gpu(c, 1);
+    check_variant(c, !all_finite(c->gpu_dqkv + row * 3 * C, 3 * C), "a bad number is not in the gradients");
+    for (size_t t = row; t < last; t++)
+        check_variant(c, !all_finite(c->gpu_out + t * C, C), "a bad number has disappeared");
+    decode(c, {10, 0});
+    for (size_t t = row; t < last; t++)
+        check_variant(c, !all_finite(c->gpu_out + t * C, C), "a bad number has disappeared in decoding");
+    check_variant(c, all_finite(c->gpu_out, 8 * C), "a bad number is in rows that do not see it");
+}
+
+static void test_bad_input_is_seen(void) {
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    Shape shape = {1, 20, 1, 16, 8, 0};
+    for (int v = 0; v < VARIANTS; v++)
+        for (size_t i = 0; i < 9; i++) {
+            Case c = make_case(&variants[v], shape);
+            check_bad_number(&c, i % 2 ? 9 : 15, i / 3, bad[i % 3]);
+            free_case(&c);
+        }
+}
+
 // ---- rows whose denominator was floored
 
 static unsigned long long floored_on_cpu(Case *c) {
@@ -702,6 +727,17 @@ static void test_floored_rows_are_counted(void) {
     to_device(c.gpu_qkv, c.qkv, 3 * c.numbers);
     decode(&c, {17, 5});
     check_variant(&c, expected > 0 && floored_on_gpu() - start == expected, "floored rows of decoding");
+    free_case(&c);
+}
+
+// Negative sums that no floor replaced are counted like the C twin's.
+static void test_negative_sums_are_counted(void) {
+    Variant variant = {"rff", "rff", 1, 0, 4, 0, 1e-30f};
+    Case c = make_case(&variant, {2, 40, 3, 12, 8, 0});
+    unsigned long long expected = floored_on_cpu(&c), start = floored_on_gpu();
+    run_gpu(&c, 0);
+    unsigned long long found = floored_on_gpu() - start;
+    CHECK(expected > 10 && found + 2 >= expected && found <= expected + 2); // a sum near zero has a sign by rounding
     free_case(&c);
 }
 
@@ -760,7 +796,9 @@ int main(void) {
     RUN(test_features_are_cut_off_like_the_twins);
     RUN(test_unusual_constants);
     RUN(test_nan_in_the_input_is_not_hidden);
+    RUN(test_bad_input_is_seen);
     RUN(test_floored_rows_are_counted);
+    RUN(test_negative_sums_are_counted);
     RUN(test_long_sequences_need_little_memory);
     RUN(test_what_cannot_be_done_is_refused);
     return test_summary();

@@ -137,10 +137,36 @@ static void test_decoding_equals_forward(void) {
         }
 }
 
+// Positions given in pieces of any length, which begin and end anywhere in the tiles of the cache; on the way the cache is
+// copied away and put back, as a sampler does for several texts of one prompt.
+static void test_decoding_in_pieces(void) {
+    static const int pieces[][6] = {{1, 63, 64, 65, 7, 0}, {63, 2, 64, 1, 70, 0}, {20, 33, 30, 60, 57, 0},
+                                    {64, 128, 8, 0, 0, 0}, {130, 1, 1, 60, 8, 0}, {3, 190, 7, 0, 0, 0}};
+    for (int v = 0; v < VARIANTS; v++)
+        for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++) {
+            Case c = make_case(&variants[v], 1, 200, 2, 12);
+            size_t size = c.attention->cache_size(&c.config), row = 3 * (size_t)c.config.C;
+            real *cache = test_buffer(size), *kept = test_buffer(size), *out = test_buffer(c.numbers);
+            run_forward(&c);
+            for (int i = 0, t = 0; pieces[p][i]; t += pieces[p][i++]) {
+                memcpy(kept, cache, size * sizeof(real));
+                for (int other = 1; other >= 0; other--) { // first another text, of which nothing is to be left
+                    memcpy(cache, kept, size * sizeof(real));
+                    c.attention->step(out + (size_t)t * row / 3, cache, t, pieces[p][i],
+                                      c.qkv + (size_t)(other ? 0 : t) * row, c.constants, c.work, &c.config);
+                }
+            }
+            CHECK_VARIANT(c.variant, difference(out, c.out, c.numbers) < (c.variant->is_signed ? 1e-7 : 1e-11));
+            free(cache), free(kept), free(out);
+            free_case(&c);
+        }
+}
+
 int main(void) {
     RUN(test_forward_equals_naive_twin);
     RUN(test_gradient_equals_finite_differences);
     RUN(test_every_chunk_size_gives_the_same);
     RUN(test_decoding_equals_forward);
+    RUN(test_decoding_in_pieces);
     return test_summary();
 }

@@ -385,12 +385,14 @@ static void no_nan_from_finite_input(void) {
 // NaN and infinity are not papered over: they reach the rows that see them (and may reach a few before, since 0 times NaN
 // is NaN).
 static void bad_input_is_seen(void) {
-    static const real bad[] = {NAN, INFINITY, -INFINITY};
+    const real bad[] = {NAN, INFINITY, -INFINITY, nanf("1")}; // the last one has other bits than the first
     for (int v = 0; v < VARIANTS; v++) {
-        for (int i = 0; i < 9; i++) {
+        for (int i = 0; i < 12; i++) {
             Case c = make_case(&variants[v], 1, 40, 1, 16, 0);
-            c.qkv[20 * 48 + i / 3 * 16 + 3] = bad[i % 3];
-            forward(&c);
+            c.qkv[20 * 48 + i / 4 * 16 + 3] = bad[i % 4];
+            forward_and_backward(&c);
+            CHECK(!all_finite(c.dqkv + 20 * 48, 48));
+            for (int t = i < 4 ? 40 : 20; t < 40; t++) CHECK(!all_finite(c.out + t * 16, 16));
             CHECK(all_finite(c.out, 8 * 16));
             CHECK(!all_finite(c.out + 20 * 16, 16));
             free_case(&c);

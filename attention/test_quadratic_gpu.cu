@@ -574,7 +574,8 @@ static void bad_input_is_seen(void) {
         for (int i = 0; i < 9; i++) {
             Case c(variant, 1, 40, 1, 16);
             c.qkv[20 * 48 + i / 3 * 16 + 3] = bad[i % 3];
-            c.run_gpu(false);
+            c.run_gpu();
+            CHECK(!all_finite(Numbers(c.dqkv.begin() + 20 * 48, c.dqkv.begin() + 21 * 48)));
             CHECK(all_finite(Numbers(c.out.begin(), c.out.begin() + 8 * 16)));
             CHECK(!all_finite(Numbers(c.out.begin() + 20 * 16, c.out.begin() + 21 * 16)));
             Numbers stepped = run_steps(c, {20}, 21);

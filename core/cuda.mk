@@ -18,7 +18,8 @@ NVCC_GENCODE := $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=s
     -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 NVCC_OPTIONS  = -std=c++17 -O3 -lineinfo -I. -Xcompiler -Wall,-Wextra $(NVCC_GENCODE) $(NVCC_FOUND)
 comma        := ,
-NVCC_LINK     = $(NVCC) -o $@ $(filter %.o,$^) $(BUILD)/libslay.a $(CONFIG_LIBS) -lm -Xcompiler -fopenmp $(NVCC_LIBS) \
+NVCC_LINK     = $(NVCC) -o $@ $(filter %.o,$^) $(BUILD)/libslay.a $(patsubst -Wl$(comma)%,-Xlinker %,$(CONFIG_LIBS)) -lm \
+    -Xcompiler -fopenmp $(NVCC_LIBS) \
     $(subst -pthread,-Xcompiler -pthread,$(patsubst -Wl$(comma)%,-Xlinker %,$(CONFIG_MPI_LIBS)))
 NVCC_LIBRARY := $(filter-out core/test_% attention/test_%,$(wildcard core/*.cu attention/*.cu))
 NVCC_PLAIN_TESTS := $(patsubst %.cu,%,$(notdir $(wildcard attention/test_*_gpu.cu)))

@@ -1,17 +1,14 @@
 #include "error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *program_name = "slay.c";
-static int program_rank = -1;
-
-void error_set_program(const char *argv0) {
-    const char *slash = strrchr(argv0, '/');
-    program_name = slash ? slash + 1 : argv0;
-}
+static int program_rank = -1, has_failed;
 
 const char *error_program(void) {
     return program_name;
@@ -46,6 +43,26 @@ static void print_line(const char *kind, const char *text) {
     fprintf(stderr, "%s: %s%s%s\n", program_name, rank, kind, line);
 }
 
+// Output that did not arrive makes a program fail, however it ends. The reason is known only while it keeps failing.
+static void finish_output(void) {
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return;
+    int reason = errno;
+    if (!has_failed) {
+        char text[200];
+        snprintf(text, sizeof text, "standard output: cannot write: %s", reason ? strerror(reason) : "output was lost");
+        print_line("", text);
+    }
+    fflush(NULL);
+    _exit(1); // a function that runs at exit cannot change the exit code in another way
+}
+
+void error_set_program(const char *argv0) {
+    const char *slash = strrchr(argv0, '/');
+    program_name = slash ? slash + 1 : argv0;
+    if (atexit(finish_output)) die("not enough memory");
+}
+
 void error_print(const Error *error) {
     print_line("", error->text);
 }
@@ -57,6 +74,7 @@ void die(const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     print_line("", text);
+    has_failed = 1;
     exit(1);
 }
 

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "sampler.h"
 #include "file.h"
+#include "line_editor.h"
 #include "llmc_model.h"
 #include "matvec.h"
 #include "memory.h"
@@ -48,11 +49,25 @@ static void select_heaviest(Candidate *candidates, int count, int k) {
     }
 }
 
+// Whether all are finite: x - x is 0, or NaN for what is not.
+static int are_finite(const real *numbers, size_t count) {
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < count; i++) sum += numbers[i] - numbers[i];
+    return sum == 0;
+}
+
 static int likeliest(const real *logits, int V) {
     int best = 0;
     for (int v = 1; v < V; v++)
         if (logits[v] > logits[best]) best = v;
     return best;
+}
+
+// A candidate's weight relative to the likeliest's; 0 where no number comes out, so that weights can always be ordered.
+static float weight_of(real logit, real largest, float temperature) {
+    float weight = (float)real_exp((logit - largest) / temperature);
+    return weight > 0 ? weight : 0;
 }
 
 // The fewest heaviest candidates whose weights reach the share p of their sum; they come first, in order. A candidate
@@ -70,9 +85,10 @@ static int keep_nucleus(Candidate *candidates, int count, float p) {
 
 int sample_token(const real *logits, int V, const SamplerSettings *settings, double uniform, Candidate *candidates) {
     int best = likeliest(logits, V), count = V;
+    if (!are_finite(logits, (size_t)V)) return -1;
     if (settings->temperature == 0) return best;
     for (int v = 0; v < V; v++)
-        candidates[v] = (Candidate){(float)real_exp((logits[v] - logits[best]) / settings->temperature), v};
+        candidates[v] = (Candidate){weight_of(logits[v], logits[best], settings->temperature), v};
     if (settings->top_k > 0 && settings->top_k < V) select_heaviest(candidates, V, count = settings->top_k);
     if (settings->top_p < 1) count = keep_nucleus(candidates, count, settings->top_p);
     double sum = 0, threshold, running = 0;
@@ -307,19 +323,31 @@ static const real *next_logits(Sampler *sampler) {
     return logits;
 }
 
+static int refuse_model(const Sampler *sampler, const char *what, Error *error) {
+    return error_set(error,
+                     "%.700s: expected finite %s, found inf or nan: training has diverged or the weights are damaged; "
+                     "take an earlier checkpoint",
+                     sampler->settings.model, what);
+}
+
+// Whether to go on: nobody has stopped it, and what is written arrives.
+static int is_wanted(void) {
+    return !interrupted && !ferror(stdout);
+}
+
 // One sample behind the prompt in the history, onto standard output.
-static void generate(Sampler *sampler, int sample) {
+static int generate(Sampler *sampler, int sample, Error *error) {
     const SampleSettings *settings = &sampler->settings;
     uint64_t key = random_key((uint64_t)settings->seed, "sample", (uint64_t)sample);
     TextStream stream = {.out = stdout};
-    int end = sampler->tokenizer ? (int)tokenizer_end_of_text(sampler->tokenizer) : sampler->config.V - 1;
-    for (int i = 0; i < settings->tokens && !interrupted; i++) {
+    int end = sampler->tokenizer ? (int)tokenizer_end_of_text(sampler->tokenizer) : sampler->config.V - 1, token = 0;
+    for (int i = 0; i < settings->tokens && is_wanted(); i++) {
         const real *logits = next_logits(sampler);
         double begin = clock_seconds();
-        int token = sample_token(logits, sampler->config.V, &settings->sampler, random_uniform(key, (uint64_t)i),
-                                 sampler->candidates);
+        token = sample_token(logits, sampler->config.V, &settings->sampler, random_uniform(key, (uint64_t)i),
+                             sampler->candidates);
         sampler->decode_seconds += clock_seconds() - begin;
-        if (token == end && settings->stop) break;
+        if (token < 0 || (token == end && settings->stop)) break;
         sampler->history[sampler->history_count++] = token;
         size_t bytes = 0;
         const char *text = sampler->tokenizer ? tokenizer_token(sampler->tokenizer, (uint32_t)token, &bytes) : NULL;
@@ -333,6 +361,7 @@ static void generate(Sampler *sampler, int sample) {
     stream_flush(&stream);
     printf("\n");
     fflush(stdout);
+    return token < 0 ? refuse_model(sampler, "logits", error) : 0;
 }
 
 static void print_prompt(const Sampler *sampler) {
@@ -345,8 +374,8 @@ static void print_prompt(const Sampler *sampler) {
 }
 
 // All samples of one prompt. The prompt is read once; further samples start from a copy of the caches behind it.
-static void generate_samples(Sampler *sampler) {
-    int prompt_count = sampler->history_count, samples = sampler->settings.samples;
+static int generate_samples(Sampler *sampler, Error *error) {
+    int prompt_count = sampler->history_count, samples = sampler->settings.samples, failed = 0;
     int is_shared = samples > 1 && prompt_count > 1 && prompt_count <= sampler->config.max_T;
     sampler->position = 0;
     if (is_shared) { // all but the last token, which every sample feeds itself
@@ -355,14 +384,15 @@ static void generate_samples(Sampler *sampler) {
         sampler->backend->keep_past(sampler->model);
         sampler->prefill_seconds += clock_seconds() - begin, sampler->prefill_tokens += prompt_count - 1;
     }
-    for (int sample = 0; sample < samples && !interrupted; sample++) {
+    for (int sample = 0; sample < samples && !failed && is_wanted(); sample++) {
         if (sample > 0) printf("---\n");
         sampler->history_count = prompt_count;
         if (is_shared) sampler->backend->restore_past(sampler->model);
         sampler->position = is_shared ? prompt_count - 1 : 0;
         print_prompt(sampler);
-        generate(sampler, sample);
+        failed = generate(sampler, sample, error);
     }
+    return failed;
 }
 
 // What the last texts took; the count starts anew.
@@ -378,21 +408,22 @@ static void print_stats(Sampler *sampler) {
     sampler->prefill_seconds = sampler->decode_seconds = 0;
 }
 
-static void interact(Sampler *sampler) {
-    char *line = NULL;
-    size_t capacity = 0;
+static int interact(Sampler *sampler, Error *error) {
+    LineEditor *editor = line_editor_open("> ");
+    int failed = 0;
     fprintf(stderr, "Type the beginning of a text; Ctrl-C stops a sample, an empty line or Ctrl-D ends.\n");
-    for (;;) {
-        fprintf(stderr, "> ");
+    while (!failed && !ferror(stdout)) {
+        size_t length = 0;
         interrupted = 0;
-        ssize_t length = getline(&line, &capacity, stdin);
-        if (length <= 1) break;
-        encode_prompt(sampler, line, (size_t)length - (line[length - 1] == '\n'));
-        generate_samples(sampler);
-        if (sampler->settings.stats) print_stats(sampler);
+        const char *line = line_editor_read(editor, &length);
+        if (!line || length == 0) break;
+        encode_prompt(sampler, line, length);
+        failed = generate_samples(sampler, error);
+        if (sampler->settings.stats && !failed) print_stats(sampler);
         sampler->settings.seed++; // the same line again gives another text
     }
-    free(line);
+    line_editor_close(editor);
+    return failed;
 }
 
 static int write_logits(Sampler *sampler, Error *error) {
@@ -403,7 +434,9 @@ static int write_logits(Sampler *sampler, Error *error) {
     real *logits = memory_allocate((size_t)n * (size_t)V, sizeof(real), "the logits");
     feed(sampler, sampler->history, n, logits);
     Tensor tensor = {"logits", DTYPE_F32, 2, {(uint64_t)n, (uint64_t)V}, logits};
-    int result = safetensors_write(sampler->settings.logits_path, &tensor, 1, NULL, error);
+    int result = are_finite(logits, (size_t)n * (size_t)V)
+                     ? safetensors_write(sampler->settings.logits_path, &tensor, 1, NULL, error)
+                     : refuse_model(sampler, "logits", error);
     free(logits);
     return result;
 }
@@ -425,8 +458,10 @@ static int print_loss(Sampler *sampler, Error *error) {
         failed = dataloader_rows_at(loader, row, 1, inputs, targets, error);
         if (!failed) sampler->backend->row_losses(sampler->model, losses, inputs, targets, T);
         for (int t = 0; t < T && !failed; t++) sum += losses[t];
+        if (!isfinite(sum)) break;
     }
     double mean = sum / (double)dataloader_targets(loader);
+    if (!failed && !isfinite(mean)) failed = refuse_model(sampler, "losses", error);
     if (!failed && !interrupted)
         printf("loss %.6f  perplexity %.3f  (%lld tokens)\n", mean, exp(mean), (long long)dataloader_targets(loader));
     dataloader_close(loader);
@@ -448,11 +483,10 @@ static int run_sampler(Sampler *sampler, Error *error) {
     if (settings->interactive) action.sa_flags = 0;
     sigaction(SIGINT, &action, NULL);
     if (settings->loss_shards) return print_loss(sampler, error);
-    if (settings->interactive) return interact(sampler), 0;
+    if (settings->interactive) return interact(sampler, error);
     if (read_prompt(sampler, error)) return -1;
     if (settings->logits_path) return write_logits(sampler, error);
-    generate_samples(sampler);
-    return 0;
+    return generate_samples(sampler, error);
 }
 
 int sampler_main(const SamplerBackend *backend, int argc, char **argv) {

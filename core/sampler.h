@@ -21,7 +21,7 @@ typedef struct {
     int token;
 } Candidate;
 
-// One token drawn from the logits (V); `uniform` is in [0,1). `candidates` is scratch of V.
+// One token drawn from the logits (V); `uniform` is in [0,1). `candidates` is scratch of V. -1 when a logit is not finite.
 int sample_token(const real *logits, int V, const SamplerSettings *settings, double uniform, Candidate *candidates);
 
 // ---- text on the screen: whole UTF-8 characters as they come

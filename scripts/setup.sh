@@ -54,6 +54,15 @@ int main(void){int n;MPI_Request r;MPI_Comm_size(MPI_COMM_WORLD,&n);MPI_Ialltoal
     done
     return 1
 }
+probe_libedit() { # to edit what is typed at a prompt; without it lines are taken as they come
+    edit_cflags="" edit_libs="" edit_summary="none: prompts as they are typed (libedit-dev brings it)"
+    libs=-Wl,--as-needed,-ledit,--no-as-needed # of the programs only the sampler uses it
+    echo '#include <stdio.h>
+#include <histedit.h>
+int main(void){return !el_init("a",stdin,stderr,stderr) || !history_init();}' |
+        links "" "$libs" && { edit_cflags=-DHAVE_LIBEDIT edit_libs=$libs edit_summary=libedit; return 0; }
+    return 1
+}
 
 # ---- what is missing, as Debian package names
 find_missing() {
@@ -88,10 +97,10 @@ install_missing() {
 }
 
 write_config() {
-    cflags="-fopenmp${mpi_cflags:+ $mpi_cflags}"
+    cflags="-fopenmp${mpi_cflags:+ $mpi_cflags}${edit_cflags:+ $edit_cflags}"
     # clang tells of every `omp simd` loop that it leaves scalar; that is slower, not wrong
     case $cc in *clang*) cflags="$cflags -Wno-pass-failed" ;; esac
-    libs="$blas_libs -ljansson -lxxhash"
+    libs="$blas_libs -ljansson -lxxhash${edit_libs:+ $edit_libs}"
     vector_math="scalar"
     if probe_vector_math; then
         libs="$libs -lmvec"
@@ -110,16 +119,18 @@ write_config() {
     cp "$probe_dir/config.mk" "$build/config.mk" || exit 1
     printf '%-14s %s\n' "compiler" "$($cc --version | head -n 1)" "BLAS" "OpenBLAS, openmp flavour ($blas_libs)" \
         "JSON" "jansson" "checksums" "xxHash" "vector math" "$vector_math" \
+        "line editing" "$edit_summary" \
         "MPI" "${mpi_libs:-none: one process only (libopenmpi-dev and openmpi-bin bring it)}"
 }
 
-# MPI is wanted, not needed: what can install it without asking does, nobody is stopped for its sake.
-want_mpi() {
-    probe_mpi && return
+# Some libraries are wanted, not needed: what can install them without asking does, nobody is stopped for their sake.
+want() { # mode, probe, Debian's packages, what they are good for, what is without them
+    "$2" && return
     [ "$1" != --probe ] && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] || return
-    echo "setup: will install libopenmpi-dev openmpi-bin, to train on many processes (apt-get install)"
-    env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libopenmpi-dev openmpi-bin >/dev/null 2>&1 &&
-        probe_mpi || echo "setup: no MPI; the trainer works as one process"
+    echo "setup: will install $3, $4 (apt-get install)"
+    # shellcheck disable=SC2086
+    env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $3 >/dev/null 2>&1 &&
+        "$2" || echo "setup: $5"
 }
 
 find_missing "$@"
@@ -132,5 +143,6 @@ if [ -n "$missing" ]; then
     find_missing "$@"
     [ -z "$missing" ] || { echo "setup: still missing after installing: $missing" >&2; exit 1; }
 fi
-want_mpi "${1:-}"
+want "${1:-}" probe_mpi "libopenmpi-dev openmpi-bin" "to train on many processes" "no MPI; the trainer works as one process"
+want "${1:-}" probe_libedit libedit-dev "to edit what is typed at a prompt" "no libedit; prompts are taken as they are typed"
 write_config

@@ -92,6 +92,35 @@ check_refused "an unknown option" "--temperature" "$work/run" --temprature 1
 check_refused "a negative temperature" "--temperature" "$work/run" --temperature -1 --prompt x
 check_refused "no such prompt" "$work/none" "$work/run" --prompt-file "$work/none"
 check_refused "a vocabulary of another model" "vocabulary" "$work/run" --tokenizer dev/fixtures/tokenizer_small.tiktoken --prompt x
+
+# ---- finite weights so large that sums of them are not: an llm.c model with 64 tokens, 8 positions, 2 channels
+{
+    printf '\306\327\064\001' # 20240326: magic; then version, positions, tokens, layers, heads, channels, tokens again
+    for number in 3 8 64 1 1 2 64; do printf "\\$(printf %03o $number)\0\0\0"; done
+    head -c 992 /dev/zero
+    for i in $(seq $((2 * (64 + 8)))); do printf '\346\261\141\177'; done # 3e38: wte and wpe
+    head -c 4000 /dev/zero
+} | head -c $((1024 + 4 * (2 * (64 + 8) + 48 + 26 + 4))) >"$work/huge.bin"
+{ printf '\210\330\064\001\001\0\0\0\020\0\0\0'; head -c 1044 /dev/zero; } >"$work/tokens.bin" # 20240520: a shard of 16
+huge() { # name, then a sampler
+    name=$1 sampler=$2
+    for choice in "--top-k 40" "--top-k 40 --top-p 0.5" "--temperature 0" "--samples 2" "--logits $work/huge.logits"; do
+        # shellcheck disable=SC2086
+        $sampler "$work/huge.bin" --prompt-ids 1,2,3,4,5,6 --tokens 5 --no-stats $choice >"$work/out" 2>"$work/err" </dev/null
+        check_equal "$name, $choice: exit code ($(head -c 300 "$work/err"))" "$?" 1
+        check_equal "$name, $choice: one line" "$(wc -l <"$work/err" | tr -d ' ')$(grep -c 'huge.bin: expected finite logits' "$work/err")" 11
+    done
+    check_equal "$name: no logits are written" "$(ls "$work" | grep -c huge.logits)" 0
+    $sampler "$work/huge.bin" --loss "$work/tokens.bin" --no-begin --no-stats >"$work/out" 2>"$work/err" </dev/null
+    check_equal "$name, --loss: exit code and output ($(head -c 300 "$work/err"))" "$?$(wc -c <"$work/out" | tr -d ' ')" 10
+    check_equal "$name, --loss: one line" "$(wc -l <"$work/err" | tr -d ' ')$(grep -c 'huge.bin: expected finite losses' "$work/err")" 11
+}
+huge "huge weights" ./sample_gpt2
+gpu_sampler=${BUILD:-build}/cuda_on_cpu/fast/sample_gpt2
+if [ -x "$gpu_sampler" ]; then huge "huge weights on the GPU" "$gpu_sampler"; else
+    echo "skipped: huge weights on the GPU (there is no $gpu_sampler)"
+fi
+
 cp -r "$work/run" "$work/bare" && rm "$work"/bare/step_*/tokenizer.tiktoken
 check_refused "a damaged checkpoint" "tokenizer" "$work/bare" --prompt x
 
