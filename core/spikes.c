@@ -28,27 +28,32 @@ void spikes_add(SpikeDetector *detector, double loss, double norm) {
     if (detector->count < detector->window) detector->count++;
 }
 
-// mean + z standard deviations. Values that hardly differ make any next one look far away: a thousandth of the mean is the
-// least deviation.
-static double most(const double *values, int count, double z) {
+// Where value number i, from the oldest, stands.
+static int place(const SpikeDetector *detector, int i) {
+    int oldest = detector->count < detector->window ? 0 : detector->next;
+    return (oldest + i) % detector->window;
+}
+
+// mean + z standard deviations, summed from the oldest on, so that a resumed run comes to the same bits. Values that hardly
+// differ make any next one look far away: a thousandth of the mean is the least deviation.
+static double most(const SpikeDetector *detector, const double *values) {
     double sum = 0, squares = 0;
-    for (int i = 0; i < count; i++) sum += values[i];
-    double mean = sum / count;
-    for (int i = 0; i < count; i++) squares += (values[i] - mean) * (values[i] - mean);
-    return mean + z * fmax(sqrt(squares / count), 1e-3 * fabs(mean));
+    for (int i = 0; i < detector->count; i++) sum += values[place(detector, i)];
+    double mean = sum / detector->count;
+    for (int i = 0; i < detector->count; i++) squares += pow(values[place(detector, i)] - mean, 2);
+    return mean + detector->z * fmax(sqrt(squares / detector->count), 1e-3 * fabs(mean));
 }
 
 void spikes_limits(const SpikeDetector *detector, double *most_loss, double *most_norm) {
     int knows = detector->z > 0 && detector->count >= SPIKE_LEAST;
-    *most_loss = knows ? most(detector->loss, detector->count, detector->z) : INFINITY;
-    *most_norm = knows ? most(detector->norm, detector->count, detector->z) : INFINITY;
+    *most_loss = knows ? most(detector, detector->loss) : INFINITY;
+    *most_norm = knows ? most(detector, detector->norm) : INFINITY;
 }
 
 json_t *spikes_to_json(const SpikeDetector *detector) {
     json_t *list = json_made(json_array(), "the list of losses");
-    int oldest = detector->count < detector->window ? 0 : detector->next;
     for (int i = 0; i < detector->count; i++) {
-        int at = (oldest + i) % detector->window;
+        int at = place(detector, i);
         json_t *pair = json_made(json_pack("[f, f]", detector->loss[at], detector->norm[at]), "a loss and a norm");
         if (json_array_append_new(list, pair) != 0) die("a loss cannot be saved");
     }
