@@ -548,5 +548,8 @@ if __name__ == "__main__":
     sys.dont_write_bytecode = True
     result = unittest.main(exit=False, verbosity=1).result
     failed = len({id(test) for test, _ in result.failures + result.errors})
-    print(f"{result.testsRun - failed} passed, {failed} failed")
+    for test, why in result.skipped:
+        print(f"skipped: {test.id()}: {why}")
+    skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
+    print(f"{result.testsRun - failed - len(result.skipped)} passed, {failed} failed{skipped}")
     sys.exit(1 if failed else 0)
