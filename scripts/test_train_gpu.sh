@@ -172,10 +172,10 @@ check "in the same order" cmp "$work/common_c" "$work/common_cu"
             [ $? = 1 ] && [ "$(wc -l <"$work/err")" = 1 ] && grep -q "^$part" "$work/err"
         }
         for program in "$fp32 $small --out $work/no_gpu" "$sample_fp32 $work/gpu --prompt-ids 1"; do
-            name=$(basename "${program%% *}")
-            check "$name without a GPU" told_in_one_line "$name: no GPU found: .*CUDA_VISIBLE_DEVICES" CUDA_ON_CPU_DEVICES=0 $program
-            check "$name without a driver" told_in_one_line "$name: no GPU found: .*driver.*install" CUDA_ON_CPU_DRIVER=0 $program
-            check "$name with an old driver" told_in_one_line ".*driver is older than" CUDA_ON_CPU_DRIVER=11000 $program
+            which=$(basename "${program%% *}")
+            check "$which without a GPU" told_in_one_line "$which: no GPU found: .*CUDA_VISIBLE_DEVICES" CUDA_ON_CPU_DEVICES=0 $program
+            check "$which without a driver" told_in_one_line "$which: no GPU found: .*driver.*install" CUDA_ON_CPU_DRIVER=0 $program
+            check "$which with an old driver" told_in_one_line ".*driver is older than" CUDA_ON_CPU_DRIVER=11000 $program
         done
     else
         skip "errors of CUDA's" "only the harness makes them"
