@@ -129,7 +129,7 @@ clean:
 help:
 	@echo "make              the programs: $(PROGRAMS)"
 	@echo "make quickstart   set up, build, train a small GPT on generated stories, show what it writes"
-	@echo "                  (ATTENTION=$(ATTENTION) SECONDS=$(SECONDS))"
+	@echo "                  (ATTENTION=$(ATTENTION) SECONDS=$(SECONDS)); earlier runs stay"
 	@echo "make compare      train all attentions with two seeds, test the differences, draw a page (COMPARE='--seeds 3 ...';"
 	@echo "                  scripts/compare --help)"
 	@echo "make test         set up, build, run every test; what cannot run here is listed and counted as skipped"

@@ -88,6 +88,7 @@ quickstart() {
 }
 quickstart
 check_contains "the first run's name" "--resume runs/quickstart_softmax --steps" "$work/out"
+check_contains "the recipe" '"init-std": 0.06' runs/quickstart_softmax/metrics.jsonl
 cksum runs/quickstart_softmax/step_*/* >"$work/first"
 quickstart
 check_contains "the second run's name" "--resume runs/quickstart_softmax_2 --steps" "$work/out"
