@@ -1,11 +1,11 @@
 #include "cuda_common.h"
 
+#include <errno.h> // program_invocation_short_name
+
 static const char *cuda_hint(cudaError_t status) {
     switch (status) {
     case cudaErrorMemoryAllocation:
         return "use a smaller --micro-batch or --sequence, or --recompute";
-    case cudaErrorNoDevice:
-        return "no GPU is visible: look at nvidia-smi and CUDA_VISIBLE_DEVICES";
     case cudaErrorInsufficientDriver:
         return "the driver is older than the CUDA toolkit this was built with";
     case cudaErrorNoKernelImageForDevice:
@@ -15,9 +15,22 @@ static const char *cuda_hint(cudaError_t status) {
     }
 }
 
+// Why there is no GPU at all, or NULL. Without a driver CUDA reports that it is too old; its version is 0 then.
+static const char *why_no_gpu(cudaError_t status) {
+    int driver = 0;
+    if (status == cudaErrorNoDevice) return "the driver shows none: look at nvidia-smi and CUDA_VISIBLE_DEVICES";
+    if (status != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess || driver > 0)
+        return NULL;
+    return "NVIDIA's driver (libcuda.so.1) is not there: install it";
+}
+
 void cuda_check_at(cudaError_t status, const char *call, const char *file, int line) {
     if (status == cudaSuccess) return;
-    fprintf(stderr, "%s:%d: %s: %s (%s)\n", file, line, call, cudaGetErrorString(status), cuda_hint(status));
+    const char *why = why_no_gpu(status);
+    if (why)
+        fprintf(stderr, "%s: no GPU found: %s, or use the program for the CPU\n", program_invocation_short_name, why);
+    else
+        fprintf(stderr, "%s:%d: %s: %s (%s)\n", file, line, call, cudaGetErrorString(status), cuda_hint(status));
     exit(1);
 }
 

@@ -213,9 +213,11 @@ static int parse_option(Options *options, int argc, char **argv, int *at, Error 
     return option_set(option, argv[(*at)++], error);
 }
 
-// A word that starts with a dash and a digit or point is a negative number, not an option.
-static int is_option_word(const char *word) {
-    return word[0] == '-' && word[1] && !isdigit((unsigned char)word[1]) && word[1] != '.';
+// A word that starts with a dash and a digit or point is a negative number, unless the digit is an option's short name.
+static int is_option_word(Options *options, const char *word) {
+    if (word[0] != '-' || !word[1]) return 0;
+    if (!isdigit((unsigned char)word[1]) && word[1] != '.') return 1;
+    return !word[2] && find_alias(options, word[1]);
 }
 
 int options_ask_for_help(int argc, char **argv) {
@@ -234,7 +236,7 @@ int options_parse(Options *options, int argc, char **argv, const char **position
         }
         if (!only_positionals && !strcmp(argv[at], "--")) {
             only_positionals = 1, at++;
-        } else if (!only_positionals && is_option_word(argv[at])) {
+        } else if (!only_positionals && is_option_word(options, argv[at])) {
             if (parse_option(options, argc, argv, &at, error)) return -1;
         } else if (count < max_positionals) {
             positionals[count++] = argv[at++];

@@ -1,7 +1,7 @@
 // A test harness of one page. A test program lists its tests in main with RUN(name) and returns test_summary(), which
-// prints `N passed, N failed` as the last line and is non-zero when any failed. TEST_ONLY=one,another in the environment
-// runs those alone, and a name that the program does not have is a failure; TEST_STOP=1 ends the program at the first
-// failed check.
+// prints `N passed, N failed` as the last line, with `, N skipped` behind it where a test had to SKIP, and is non-zero when
+// any failed. TEST_ONLY=one,another in the environment runs those alone, and a name that the program does not have is a
+// failure; TEST_STOP=1 ends the program at the first failed check.
 #ifndef CORE_TEST_H
 #define CORE_TEST_H
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int test_passed, test_failed, test_failures_here, test_count;
+static int test_passed, test_failed, test_skipped, test_failures_here, test_skips_here, test_count;
 static const char *test_names[200]; // all of the program's, whether they run or not
 
 // A comparison is written so that NaN fails it.
@@ -35,6 +35,13 @@ static const char *test_names[200]; // all of the program's, whether they run or
         }                                                                                                             \
     } while (0)
 #define RUN(test) test_run(#test, test)
+// What cannot be tested here is said and counted, never passed over: leaves the test.
+#define SKIP(why)                                                                                                      \
+    do {                                                                                                               \
+        printf("skipped: %s: %s\n", test_names[test_count - 1], why);                                                  \
+        test_skips_here++;                                                                                             \
+        return;                                                                                                        \
+    } while (0)
 
 // The first ten failures of a test are told; returns whether this one was.
 static inline int test_complain(const char *file, int line, const char *what) {
@@ -57,11 +64,12 @@ static inline int test_is_wanted(const char *name) {
 static inline void test_run(const char *name, void (*test)(void)) {
     if (test_count < (int)(sizeof test_names / sizeof *test_names)) test_names[test_count++] = name;
     if (!test_is_wanted(name)) return;
-    test_failures_here = 0;
+    test_failures_here = test_skips_here = 0;
     test();
-    printf("%-4s %s\n", test_failures_here ? "FAIL" : "ok", name);
+    if (test_failures_here || !test_skips_here) printf("%-4s %s\n", test_failures_here ? "FAIL" : "ok", name);
     fflush(stdout);
     if (test_failures_here) test_failed++;
+    else if (test_skips_here) test_skipped++;
     else test_passed++;
 }
 
@@ -81,7 +89,9 @@ static inline void test_refuse_unknown_names(void) {
 
 static inline int test_summary(void) {
     test_refuse_unknown_names();
-    printf("%d passed, %d failed\n", test_passed, test_failed);
+    printf("%d passed, %d failed", test_passed, test_failed);
+    if (test_skipped) printf(", %d skipped", test_skipped);
+    printf("\n");
     return test_failed != 0;
 }
 

@@ -123,7 +123,7 @@ static void strided_rows(void) {
 
 // Large enough that several threads take part.
 static void the_same_bits_with_any_number_of_threads(void) {
-    if (!HAVE_OWN_PRODUCT) return; // BLAS promises no such thing
+    if (!HAVE_OWN_PRODUCT) SKIP("products are BLAS's here, which promises no such thing");
     Problem p = problem_of(150, 210, 300);
     for (int orientation = 0; orientation < ORIENTATIONS; orientation++) {
         omp_set_num_threads(1);

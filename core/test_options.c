@@ -121,6 +121,17 @@ static void other_refusals(void) {
     check_refused("one two three", "unexpected word \"three\"");
 }
 
+// A digit with a dash is a number, unless the table has an option of that short name.
+static void a_digit_as_short_name(void) {
+    Option digit = OPTION("null", '0', OPTION_FLAG, loud, 0, 1, NULL, "0 bytes");
+    char *argv[] = {"test", "-0", "-1", "-0.5", NULL};
+    CHECK(parse("-0") == 0 && word_count == 1 && !strcmp(words[0], "-0"));
+    reset();
+    options_add(&options, &digit, 1);
+    CHECK(options_parse(&options, 4, argv, words, 2, &word_count, &error) == 0);
+    CHECK(values.loud == 1 && word_count == 2 && !strcmp(words[0], "-1") && !strcmp(words[1], "-0.5"));
+}
+
 static void very_long_words(void) {
     size_t length = 100000;
     char *name = memory_allocate(length + 1, 1, "a long word"), *argv[] = {"test", name, "1"};
@@ -443,6 +454,7 @@ int main(void) {
     RUN(numbers);
     RUN(numbers_refused);
     RUN(other_refusals);
+    RUN(a_digit_as_short_name);
     RUN(very_long_words);
     RUN(positionals);
     RUN(suggestions);

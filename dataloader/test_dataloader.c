@@ -282,9 +282,8 @@ static void reads_a_sparse_shard_beyond_4_GB(void) {
     uint64_t count = 2684354560u; // 5 GiB of tokens, more than 2^31 of them
     int descriptor = open(path_of("large.bin"), O_CREAT | O_RDWR | O_TRUNC, 0666);
     if (descriptor < 0 || ftruncate(descriptor, (off_t)(1024 + 2 * count)) != 0) {
-        printf("  skipped: no files of 5 GB here\n");
         if (descriptor >= 0) close(descriptor);
-        return;
+        SKIP("no files of 5 GB here");
     }
     uint32_t words[4] = {SHARD_MAGIC, SHARD_VERSION, (uint32_t)count, (uint32_t)(count >> 32)};
     uint64_t place = 2400000000u / T * T; // beyond 4 GB and beyond 2^31 tokens
@@ -312,7 +311,7 @@ static void accepts_2_to_the_31_tokens(void) { // the first count that needs mor
     uint32_t words[4] = {SHARD_MAGIC, SHARD_VERSION, 1u << 31, 0};
     if (descriptor < 0 || ftruncate(descriptor, 1024 + (1LL << 32)) != 0) {
         if (descriptor >= 0) close(descriptor);
-        return;
+        SKIP("no files of 4 GB here");
     }
     CHECK(pwrite(descriptor, words, sizeof words, 0) == sizeof words);
     close(descriptor);

@@ -57,6 +57,7 @@ encode --ids "$text" >"$work/ids"
 check "ids come back" cmp <(decode --ids "$work/ids") "$text"
 printf 'one\0\0two\nlines\0' >"$work/nulls"
 check "documents with 0 bytes" cmp <(encode --ids --null "$work/nulls" | decode --ids --null) "$work/nulls"
+check "in short" cmp <(encode --ids -0 "$work/nulls" | decode --ids -0) "$work/nulls"
 check "a line for each of them" [ "$(encode --ids --null "$work/nulls" | wc -l)" = 3 ]
 printf 'one\n<|endoftext|>\ntwo\n\n<|endoftext|>\nthree' >"$work/documents"
 encode --out "$work/documents" "$work/documents" >/dev/null

@@ -4,8 +4,11 @@
 # 0.5, so many percent of the sentences have to be grammatical, and so many percent of the names, things and answers have
 # to be the ones that the story had settled (./stories --check).
 set -eu
+. "$(dirname "$0")/usage.sh"
+take_words 1 4 "$@"
 cd "$(dirname "$0")/.."
-run=${1:?usage: scripts/check_quickstart.sh RUN [MOST] [GRAMMATICAL] [FACTS]}
+run=$1
+[ -r "$run/metrics.jsonl" ] || refuse "$run/metrics.jsonl: no such file; give the run that make quickstart named"
 most=${2:-0.5} least_grammatical=${3:-90} least_facts=${4:-50}
 floor=$(scripts/stories_floor.sh)
 loss=$(grep '"type": "validation"' "$run/metrics.jsonl" | tail -n 1 | sed 's/.*"loss": \([0-9.]*\).*/\1/')

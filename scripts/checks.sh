@@ -1,10 +1,20 @@
 # For tests, to be read by `.`: checks that count in `passed` and `failed`, which the test sets, and say what was compared.
+# What cannot be tested here is said and counted too; the test ends with `summary`.
+skipped=0
 pass() { passed=$((passed + 1)); }
 fail() { # name, then what was compared
     failed=$((failed + 1))
     echo "FAIL $1"
     shift
     printf '    %s\n' "$@"
+}
+skip() { # what, why
+    skipped=$((skipped + 1))
+    echo "skipped: $1: $2"
+}
+summary() { # the last line; fails when a check has failed
+    [ "$skipped" = 0 ] && echo "$passed passed, $failed failed" || echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" = 0 ]
 }
 check_equal() { # name found expected
     if [ "$2" = "$3" ]; then pass; else fail "$1" "found    $2" "expected $3"; fi

@@ -1,8 +1,10 @@
 #!/bin/sh
 # Draws a run's loss curve on the terminal: scripts/curve.sh RUN [FLOOR], the floor in nats per token.
 # Dots are the training loss (means over a column's steps), o the validation loss, - the floor; the scale is logarithmic.
-run=${1:?usage: scripts/curve.sh RUN [FLOOR]}
-[ -r "$run/metrics.jsonl" ] || { echo "curve: $run/metrics.jsonl: no such file; give a run directory" >&2; exit 1; }
+. "$(dirname "$0")/usage.sh"
+take_words 1 2 "$@"
+run=$1
+[ -r "$run/metrics.jsonl" ] || refuse "$run/metrics.jsonl: no such file; give a run directory"
 awk -v floor="${2:-}" '
 function number(key,   at) {
     at = match($0, "\"" key "\": [-0-9.e+]+")

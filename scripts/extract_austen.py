@@ -100,6 +100,8 @@ def as_paragraphs(lines):
 
 
 def main():
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        sys.exit(print(__doc__))
     if len(sys.argv) != 3:
         sys.exit("usage: extract_austen.py FOLDER OUT")
     folder, out = sys.argv[1:]

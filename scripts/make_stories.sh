@@ -1,8 +1,12 @@
 #!/bin/sh
 # The generated stories with vocabulary and token shards, in data/stories; made once, and again when the programs that make
-# them are newer. `make quickstart` and `make compare` train on them.
+# them are newer. Other data under that name is set aside, not removed. `make quickstart` and `make compare` train on them.
+#   scripts/make_stories.sh
 set -eu
+. "$(dirname "$0")/usage.sh"
+take_words 0 0 "$@"
 cd "$(dirname "$0")/.."
+. scripts/recipe.sh
 data=data/stories
 if [ "$data/stories.json" -nt ./stories ] && [ "$data/stories.json" -nt ./tokenize ]; then
     echo "$data: there already, newer than the programs that make them"
@@ -14,4 +18,14 @@ rm -rf "$data.tmp" && mkdir -p "$data.tmp"
 ./tokenize train --vocab 2048 --out "$data.tmp/vocab.tiktoken" "$data.tmp/train.txt"
 ./tokenize encode --vocab-file "$data.tmp/vocab.tiktoken" --validation-file "$data.tmp/val.txt" \
     --floor "$data.tmp/floor.json" --out "$data.tmp/stories" "$data.tmp/train.txt"
-rm -rf "$data" && mv "$data.tmp" "$data"
+if [ -e "$data" ] && diff -r "$data" "$data.tmp" >/dev/null; then
+    touch "$data/stories.json"
+    rm -rf "$data.tmp"
+    exit 0
+fi
+if [ -e "$data" ]; then
+    aside=$(free_name "$data.before")
+    mv "$data" "$aside"
+    echo "$data: what was there is other data, now in $aside"
+fi
+mv "$data.tmp" "$data"

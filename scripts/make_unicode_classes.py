@@ -10,6 +10,9 @@ bytes as the vocabulary, what comes out of encoding every code point is the lett
 import sys
 from importlib.metadata import version
 
+if sys.argv[1:]:
+    sys.exit(print(__doc__) if sys.argv[1:] in (["--help"], ["-h"]) else f"make_unicode_classes.py: unknown option {sys.argv[1]}; see --help")
+
 import tiktoken
 
 BLOCK = 128  # code points per block; a block is 32 bytes, two bits for each code point

@@ -1,17 +1,17 @@
 #!/bin/sh
 # make quickstart: trains a small GPT on generated stories and shows what it learned.
 #   scripts/quickstart.sh [ATTENTION] [SECONDS]
-# Corpus, vocabulary and shards are made once, in data/stories; the run goes to runs/quickstart_ATTENTION.
+# Corpus, vocabulary and shards are made once, in data/stories; the run goes to runs/quickstart_ATTENTION, or, where an
+# earlier one is, to runs/quickstart_ATTENTION_2, _3 ...
 set -eu
+. "$(dirname "$0")/usage.sh"
+take_words 0 2 "$@"
 cd "$(dirname "$0")/.."
+. scripts/recipe.sh
 attention=${1:-softmax} seconds=${2:-200}
-data=data/stories run=runs/quickstart_$attention
-
-case $seconds in '' | *[!0-9]*) echo "quickstart: SECONDS: expected a whole number of seconds, found '$seconds'" >&2; exit 1 ;; esac
-./train_gpt2 --attention list | grep -q "^$attention " || {
-    echo "quickstart: ATTENTION: expected one of $(./train_gpt2 --attention list | awk '{printf "%s%s", sep, $1; sep = ", "}'), found '$attention'" >&2
-    exit 1
-}
+case $seconds in '' | *[!0-9]*) refuse "expected a whole number of seconds, found '$seconds'" ;; esac
+require_attention "$attention"
+data=data/stories run=$(free_name "runs/quickstart_$attention")
 
 echo "== 1. stories: text, vocabulary, tokens ($data)"
 scripts/make_stories.sh
@@ -19,10 +19,9 @@ floor=$(scripts/stories_floor.sh "$data")
 
 echo
 echo "== 2. training: a small GPT-2 with $attention attention, $seconds seconds ($run)"
-rm -rf "$run"
+# shellcheck disable=SC2046
 ./train_gpt2 --train "$data/stories_train_*.bin" --val "$data/stories_val_*.bin" --tokenizer "$data/vocab.tiktoken" \
-    --documents --attention "$attention" --layers 2 --heads 2 --width 128 --context 256 --init-std 0.06 \
-    --batch 8 --lr 3e-3 --schedule wsd --wsd-decay 0.4 --warmup 60 --final-lr 0 --weight-decay 0.01 \
+    --documents --attention "$attention" $(quick_recipe) \
     --seconds "$seconds" --val-every 100 --val-tokens 1000000 --save-every 0 --out "$run"
 
 echo

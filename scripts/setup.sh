@@ -2,8 +2,11 @@
 # Finds what slay.c needs by trying to compile and link it, installs what is missing (Debian, Ubuntu), and writes
 # build/config.mk for the Makefile.
 #   scripts/setup.sh           install what is missing
+#   scripts/setup.sh --tests   and what the tests use besides
 #   scripts/setup.sh --probe   only look; stop with a message when something is missing
 set -u
+. "$(dirname "$0")/usage.sh"
+case ${1:-} in --tests | --probe | '') [ $# -le 1 ] || refuse "unexpected word $2; see --help" ;; *) refuse "unknown option $1; see --help" ;; esac
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
 mkdir -p "$build" || exit 1
@@ -79,6 +82,13 @@ find_missing() {
     missing=$(echo $missing)
 }
 
+apt_install() { # packages; once more with fresh lists, for the old ones may name what is gone
+    apt_install_once "$@" || { $sudo apt-get update -qq >"$probe_dir/log" 2>&1 && apt_install_once "$@"; }
+}
+apt_install_once() {
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >"$probe_dir/log" 2>&1
+}
+
 install_missing() {
     if ! command -v apt-get >/dev/null 2>&1; then
         echo "setup: missing here: $missing (Debian's names); install their like with this system's package manager, then run make again" >&2
@@ -90,9 +100,8 @@ install_missing() {
         sudo=sudo
     fi
     echo "setup: will install $missing (${sudo:+$sudo }apt-get install)"
-    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >"$probe_dir/log" 2>&1 ||
-        { $sudo apt-get update -qq >"$probe_dir/log" 2>&1 &&
-            $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >"$probe_dir/log" 2>&1; } ||
+    # shellcheck disable=SC2086
+    apt_install $missing ||
         { tail -5 "$probe_dir/log" >&2; echo "setup: apt-get could not install $missing; install them by hand, then run make again" >&2; exit 1; }
 }
 
@@ -123,14 +132,32 @@ write_config() {
         "MPI" "${mpi_libs:-none: one process only (libopenmpi-dev and openmpi-bin bring it)}"
 }
 
-# Some libraries are wanted, not needed: what can install them without asking does, nobody is stopped for their sake.
-want() { # mode, probe, Debian's packages, what they are good for, what is without them
-    "$2" && return
-    [ "$1" != --probe ] && command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] || return
-    echo "setup: will install $3, $4 (apt-get install)"
+# ---- what is wanted, not needed: what can be installed without asking is, and nobody is stopped for its sake
+install_wanted() { # what for, what it is like without, packages
+    purpose=$1 without=$2 sudo=""
+    shift 2
+    [ "$(id -u)" = 0 ] || sudo="sudo -n"
+    command -v apt-get >/dev/null 2>&1 && { [ -z "$sudo" ] || $sudo true 2>/dev/null; } || return
+    echo "setup: will install $*, $purpose (${sudo:+$sudo }apt-get install)"
+    apt_install "$@" || echo "setup: apt-get could not install $* ($(tail -n 1 "$probe_dir/log")); $without"
+}
+want() { # mode, probe, then as install_wanted
+    mode=$1 probe=$2
+    shift 2
+    { "$probe" || [ "$mode" = --probe ]; } && return
+    install_wanted "$@"
+    "$probe"
+}
+# The tests execute the GPU's code by g++ and Python, with CUDA's headers: a toolkit's, or fetched through pip.
+want_for_tests() {
+    wanted=""
+    [ -n "${CXX:-}" ] || command -v g++ >/dev/null 2>&1 || wanted=g++
+    if [ "$(dev/cuda_on_cpu/headers.sh --why)" ]; then
+        python3 -m pip --version >/dev/null 2>&1 || wanted="$wanted python3-pip"
+        [ -e /etc/ssl/certs/ca-certificates.crt ] || wanted="$wanted ca-certificates"
+    fi
     # shellcheck disable=SC2086
-    env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $3 >/dev/null 2>&1 &&
-        "$2" || echo "setup: $5"
+    [ -z "$wanted" ] || install_wanted "for the tests of the GPU's code" "they are skipped" $wanted
 }
 
 find_missing "$@"
@@ -143,6 +170,7 @@ if [ -n "$missing" ]; then
     find_missing "$@"
     [ -z "$missing" ] || { echo "setup: still missing after installing: $missing" >&2; exit 1; }
 fi
-want "${1:-}" probe_mpi "libopenmpi-dev openmpi-bin" "to train on many processes" "no MPI; the trainer works as one process"
-want "${1:-}" probe_libedit libedit-dev "to edit what is typed at a prompt" "no libedit; prompts are taken as they are typed"
+want "${1:-}" probe_mpi "to train on many processes" "the trainer works as one process" libopenmpi-dev openmpi-bin
+want "${1:-}" probe_libedit "to edit what is typed at a prompt" "prompts are taken as they are typed" libedit-dev
+[ "${1:-}" != --tests ] || want_for_tests
 write_config

@@ -3,7 +3,10 @@
 # Makefile and prints what was found. Called by `make cuda`; CUDA_HOME and NVCC choose another toolkit. cuDNN comes in two
 # parts: the library and, separately, the header of its C++ frontend. Where only the header is missing it is fetched (11 MB);
 # USE_CUDNN=fetch fetches the library too (540 MB), USE_CUDNN=0 leaves cuDNN out. Both come from Python packages.
+#   scripts/setup_cuda.sh
 set -u
+. "$(dirname "$0")/usage.sh"
+take_words 0 0 "$@"
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
 mkdir -p "$build" || exit 1
@@ -37,15 +40,15 @@ fi
 flags="" libraries="-lcublas -lcublasLt"
 report "nvcc" "$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') ($nvcc)"
 report "cuBLASLt" "yes"
-# ---- architectures: those of CUDA_ARCH's default that this nvcc knows
+# ---- architectures: those of CUDA_ARCH's default that this nvcc knows; make cuda reports what it builds for
 wanted="80 90 100 120" architectures="" missing=""
 known=$("$nvcc" --list-gpu-code 2>/dev/null)
 for architecture in $wanted; do
     if [ -z "$known" ] || echo "$known" | grep -qx "sm_$architecture"; then architectures="$architectures $architecture"
     else missing="$missing $architecture"; fi
 done
-if [ -z "$missing" ]; then report "GPUs" "sm$architectures"
-else report "GPUs" "sm$architectures; not$missing, which this nvcc does not know (100 and 120 need CUDA 12.8, 90 needs 11.8)"; fi
+[ -z "$missing" ] || [ -n "${CUDA_ARCH:-}" ] ||
+    report "GPUs" "not sm$missing, which this nvcc does not know (100 and 120 need CUDA 12.8, 90 needs 11.8)"
 # ---- cuDNN
 cudnn=$(pwd)/$build/cudnn # what was fetched
 case $build in /*) cudnn=$build/cudnn ;; esac

@@ -85,6 +85,8 @@ def articles(dump):
 
 
 def main():
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        sys.exit(print(__doc__))
     if len(sys.argv) != 4:
         sys.exit("usage: strip_enwik.py ENWIK8 TRAIN VAL")
     with open(sys.argv[1], encoding="utf-8", errors="ignore", newline="\n") as file:

@@ -6,6 +6,7 @@ root=$PWD
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 passed=0 failed=0
+. scripts/checks.sh
 
 check() { # description, command...
     what=$1
@@ -94,6 +95,22 @@ splits_a_folder() {
         [ "$(head -1 "$folder/data/x/train.txt")" = "book 11 line 1" ]
 }
 check "a folder becomes documents in order of names" splits_a_folder
+# The commands that are printed as next, in one line each; they are run as a shell reads them.
+next_commands() { get "$@" | sed -n '/^next:$/,$p' | sed 1d | sed -e ':a' -e '/\\$/{N;s/\\\n//;ba' -e '}'; }
+advises_minutes() {
+    rm -rf "$folder/it's here"
+    next_commands "$folder/books" --out "$folder/it's here" >"$folder/next" && cat "$folder/next" && [ "$(wc -l <"$folder/next")" -eq 3 ] &&
+        grep -q -e "--seconds 200 --out runs/books" "$folder/next" &&
+        for option in $(grep -v '^#' scripts/recipe.txt); do grep -qF -e " $option " "$folder/next" || return 1; done &&
+        sed "s|--seconds 200 --out [^ ]*|--steps 2 --out '$folder/run'|" "$folder/next" >"$folder/shortened" &&
+        sh -e "$folder/shortened" </dev/null && ls -d "$folder/run/step_00000002"
+}
+check "the commands that come next run, and end in minutes" advises_minutes
+advises_another_run() {
+    mkdir -p "$folder/tree/runs/books" && cp -r scripts "$folder/tree/" && cd "$folder/tree" &&
+        scripts/get_corpus.sh "$folder/books" | tail -n 1 | grep -q -e "--out runs/books_2$"
+}
+check "a run that is there already is not named" advises_another_run
 printf 'one line only' >"$folder/short.txt"
 check "a text too short to split" refused "too little text" "$folder/short.txt"
 : >"$folder/empty.txt"
@@ -211,6 +228,8 @@ if dpkg-deb -b "$folder/package" "$folder/austen.deb" >/dev/null 2>&1; then
             [ "$(grep -c '^<|endoftext|>$' train.txt)" -eq 4 ] && grep -q PERSUASION val.txt && ! grep -q PERSUASION train.txt
     }
     check "another edition of the novels, on request" takes_another_edition
+else
+    skip "another edition of the novels" "dpkg-deb cannot make a package here"
 fi
 
 # ---- enwik8 to prose
@@ -255,5 +274,4 @@ check "wiki text is stripped to prose" strips_wiki
 no_articles() { ! python3 scripts/strip_enwik.py "$folder/text.txt" "$folder/train" "$folder/val"; }
 check "a file without articles" no_articles
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+summary

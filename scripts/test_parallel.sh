@@ -5,11 +5,6 @@
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
 [ -x ./train_gpt2 ] || { echo "./train_gpt2 is missing; run make"; echo "0 passed, 1 failed"; exit 1; }
-if ! command -v mpirun >/dev/null 2>&1 || ! grep -q DHAVE_MPI "$build/config.mk" 2>/dev/null; then
-    echo "skipped: no MPI on this machine (libopenmpi-dev, openmpi-bin)"
-    echo "1 passed, 0 failed"
-    exit 0
-fi
 work=$(mktemp -d) || exit 1
 running=""
 trap '[ -z "$running" ] || kill -9 "$running" 2>/dev/null; rm -rf "$work"' EXIT
@@ -19,6 +14,11 @@ root=$(pwd)
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 . scripts/checks.sh
+if ! command -v mpirun >/dev/null 2>&1 || ! grep -q DHAVE_MPI "$build/config.mk" 2>/dev/null; then
+    skip "training on many processes" "there is no MPI (Debian: apt-get install libopenmpi-dev openmpi-bin)"
+    summary
+    exit
+fi
 
 . scripts/tiny_shard.sh
 mkdir "$work/train" || exit 1
@@ -69,7 +69,7 @@ build_gpu_test() {
 }
 # shellcheck disable=SC2046
 if ! find $(dev/cuda_on_cpu/headers.sh --find) -maxdepth 1 -name nccl.h 2>/dev/null | grep -q .; then
-    echo "skipped: NCCL between ranks (no nccl.h; dev/cuda_on_cpu/headers.sh fetches it)"
+    skip "NCCL between ranks" "there is no nccl.h; dev/cuda_on_cpu/headers.sh fetches it"
 elif build_gpu_test >"$work/log" 2>&1; then
     works "NCCL between 3 ranks" ranks 3 "$work/test_parallel_gpu"
     check_equal "NCCL between 3 ranks: summary" "$(tail -n 1 "$work/out" | tr -d '\r')" "4 passed, 0 failed"
@@ -276,7 +276,7 @@ if [ -x "$gpu_trainer" ]; then
     gpu_zero bf16 "$build/cuda_on_cpu/fast-bf16/train_gpt2"
     a_rank_dies "$gpu_trainer" --zero 1 --save-every 2
 else
-    echo "skipped: the GPU's trainer on many ranks ($gpu_trainer is not built)"
+    skip "the GPU's trainer on many ranks" "$gpu_trainer is not built"
 fi
 
 # A rank loses its data in the middle of the run: it says so, and the others end.
@@ -317,5 +317,4 @@ stopped_by_signal() {
 }
 stopped_by_signal
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+summary

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests of scripts/report as its user meets it, then of the page in a browser: every part is drawn, no script error, sorting,
 # legend, hovering and refreshing work, hostile names stay text. The browser's part needs Chromium (Debian: chromium) and is
-# skipped without it; its pictures stay in build/report. Last line: `N passed, N failed`.
+# skipped without it; its pictures stay in build/report. Last line: `N passed, N failed`, `, N skipped`.
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -89,8 +89,7 @@ open(sys.argv[1] + '/hostile.html', 'w').write(test.hostile_page())"
         if [ -s "$shots/$shot" ]; then pass; else fail "no picture $shots/$shot"; fi
     done
 else
-    echo "the page was not opened in a browser: no chromium here (Debian: apt-get install chromium)"
+    skip "the page in a browser" "there is no chromium (Debian: apt-get install chromium)"
 fi
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+summary

@@ -224,7 +224,10 @@ signals
 threads_do_not_matter() { # attention
     wide="$data --layers 2 --heads 4 --width 128 --context 32 --vocab 61 --sequence 25 --batch 4 --attention $1 --steps 4"
     works "$1: one thread" $wide --threads 1 --out "$work/threads_$1.1"
-    grep -q '"blas": "own products' "$work/threads_$1.1/metrics.jsonl" || return
+    if ! grep -q '"blas": "own products' "$work/threads_$1.1/metrics.jsonl"; then
+        skip "$1: the same bits with any number of threads" "products are BLAS's here"
+        return
+    fi
     for threads in 2 3 7; do
         works "$1: $threads threads" $wide --threads $threads --out "$work/threads_$1.$threads"
         check_same_run "$1, $threads threads" "$work/threads_$1.1" "$work/threads_$1.$threads" step_00000004
@@ -259,5 +262,4 @@ skip_on_nan() {
 stop_on_nan
 skip_on_nan
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+summary

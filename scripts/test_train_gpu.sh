@@ -14,6 +14,7 @@ done
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
+. scripts/checks.sh
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
 
 check() { # name, then a command that must succeed
@@ -149,8 +150,11 @@ check "in the same order" cmp "$work/common_c" "$work/common_cu"
         check "our own kernels' bits" same_file cudnn_old/step_00000006/model.safetensors half/step_00000006/model.safetensors
         check "cuDNN as graphs" run "$programs/fast-cudnn/train_gpt2" cudnn_graphs $small --steps 6 --graphs
         check "the same bits" same_file cudnn_graphs/step_00000006/model.safetensors cudnn/step_00000006/model.safetensors
+    else
+        skip "softmax attention through cuDNN" "$programs/fast-cudnn/train_gpt2 is not built"
     fi
-    # ---- an error of CUDA's: its place, the call, and a hint whose options exist. The harness can be a device too small.
+    # ---- an error of CUDA's: its place, the call, and a hint whose options exist. The harness can be a device too small,
+    # or none, with and without a driver, or one whose driver is too old.
     if [ -z "${GPU_TRAIN_FP32:-}" ]; then
         export CUDA_ON_CPU_MEMORY_MB=1
         ! run "$fp32" too_small $small --steps 1
@@ -161,6 +165,20 @@ check "in the same order" cmp "$work/common_c" "$work/common_cu"
         for option in $(grep -o -e '--[A-Za-z-]*' "$work/err"); do
             check "no memory: the hint's $option" grep -q -e "$option\>" "$work/help"
         done
+        told_in_one_line() { # part, setting, command
+            part=$1 setting=$2
+            shift 2
+            env "$setting" "$@" >"$work/out" 2>"$work/err" </dev/null
+            [ $? = 1 ] && [ "$(wc -l <"$work/err")" = 1 ] && grep -q "^$part" "$work/err"
+        }
+        for program in "$fp32 $small --out $work/no_gpu" "$sample_fp32 $work/gpu --prompt-ids 1"; do
+            which=$(basename "${program%% *}")
+            check "$which without a GPU" told_in_one_line "$which: no GPU found: .*CUDA_VISIBLE_DEVICES" CUDA_ON_CPU_DEVICES=0 $program
+            check "$which without a driver" told_in_one_line "$which: no GPU found: .*driver.*install" CUDA_ON_CPU_DRIVER=0 $program
+            check "$which with an old driver" told_in_one_line ".*driver is older than" CUDA_ON_CPU_DRIVER=11000 $program
+        done
+    else
+        skip "errors of CUDA's" "only the harness makes them"
     fi
     # ---- numbers that are not finite
     bad="--lr 100 --weight-decay 100 --warmup 0 --clip 0 --schedule constant --steps 24" # weights grow 9999-fold a step
@@ -214,5 +232,4 @@ check "no such model" refused "$work/nothing" "$work/nothing" --prompt x
 check "an unknown option" refused "--temperature" "$work/teller" --temprature 1
 check "ids beyond the vocabulary" refused "below" "$work/teller" --prompt-ids 1,4000
 check "no such prompt" refused "$work/none" "$work/teller" --prompt-file "$work/none"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+summary

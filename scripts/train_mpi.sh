@@ -5,18 +5,15 @@
 #   scripts/train_mpi.sh --hostfile hosts 16 --train ...       # hosts: a line "name slots=8" for each machine
 # Each process gets its share of the machine's cores (OMP_NUM_THREADS, --threads: another number). PROGRAM names another
 # trainer than ./train_gpt2. Ctrl-C, SIGTERM or SIGUSR1: all finish the step, rank 0 saves, as without MPI.
-usage() {
-    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
-    exit 1
-}
+. "$(dirname "$0")/usage.sh"
 hostfile="" program=${PROGRAM:-./train_gpt2}
-[ "${1:-}" = --hostfile ] && { hostfile=${2:-}; [ -r "$hostfile" ] || { echo "train_mpi.sh: cannot read the hostfile \"$hostfile\"" >&2; exit 1; }; shift 2; }
-case ${1:-} in '' | *[!0-9]* | 0) usage ;; esac
+[ "${1:-}" = --hostfile ] && { hostfile=${2:-}; [ -r "$hostfile" ] || refuse "cannot read the hostfile \"$hostfile\""; shift 2; }
+case ${1:-} in '' | *[!0-9]* | 0) refuse "expected a number of processes first, found '${1:-}'; --help shows how it is called" ;; esac
 ranks=$1
 shift
 [ "${1:-}" = -- ] && shift
-command -v mpirun >/dev/null 2>&1 || { echo "train_mpi.sh: no mpirun; install openmpi-bin and libopenmpi-dev, then run make again" >&2; exit 1; }
-[ -x "$program" ] || { echo "train_mpi.sh: $program is missing; run make" >&2; exit 1; }
+command -v mpirun >/dev/null 2>&1 || refuse "no mpirun; install openmpi-bin and libopenmpi-dev, then run make again"
+[ -x "$program" ] || refuse "$program is missing; run make"
 
 # Not bound to single cores, mpirun's own way: the trainer's threads share the machine.
 set -- --bind-to none -np "$ranks" "$program" "$@"

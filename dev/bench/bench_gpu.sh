@@ -1,9 +1,11 @@
 #!/bin/sh
-# What `make bench-gpu` prints: attentions alone over lengths, forward, backward and decoding; GPT-2 124M's training and
+# What `make bench-gpu` prints (dev/bench/bench_gpu.sh): attentions alone over lengths, forward, backward and decoding; GPT-2 124M's training and
 # decoding speed with each attention, bf16 and fp32; and the progressions from naive to shipped kernels. Tables ready to
 # paste. Takes a while, on a data-centre GPU too: decoding and the quadratic attentions at 131072 tokens are most of it.
 # Variables for a small run: PROGRAMS, TRAIN, SAMPLE (fp32's names end in _fp32), CONTEXT, ROWS,
 # STEPS, TOKENS, ATTENTIONS, ATTENTION_SIZES, MODEL (options of the trainer), CASES.
+. "$(dirname "$0")/../../scripts/usage.sh"
+take_words 0 0 "$@"
 cd "$(dirname "$0")/../.." || exit 1
 programs=${PROGRAMS:-${BUILD:-build}/cuda/bf16}
 train=${TRAIN:-./train_gpt2_cuda} sample=${SAMPLE:-./sample_gpt2_cuda}

@@ -4,8 +4,10 @@
 #   dev/bench/bench_parallel.sh [rounds] [trainer's options]
 # Prints each one's median time per step with its spread, and the two efficiencies: against the same work in one process
 # of two threads, and, as weak scaling, against half of it in one process of one thread.
+. "$(dirname "$0")/../../scripts/usage.sh"
 cd "$(dirname "$0")/../.." || exit 1
 rounds=${1:-4}
+case $rounds in '' | *[!0-9]*) refuse "expected a number of rounds first, found '$rounds'; see --help" ;; esac
 [ $# -eq 0 ] || shift
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT

@@ -6,6 +6,8 @@
 # data. What is printed goes to build/bench.txt too.
 # Peers go into a Python environment made for this alone (build/venv-bench, installed once); BENCH_PYTHON=/path/to/python
 # uses another.
+. "$(dirname "$0")/../../scripts/usage.sh"
+take_words 0 20 "$@"
 cd "$(dirname "$0")/../.." || exit 1
 all_parts="products train64 train256 train1024 small slay memory attention scaling decode data"
 parts=${*:-$all_parts}

@@ -13,8 +13,9 @@ CUDA_CASE_PROGRAMS   := $(CUDA_CASES) traffic
 CUDACC               := dev/cuda_on_cpu/cudacc
 CUDACC_PARTS         := $(CUDACC) dev/cuda_on_cpu/rewrite_cuda.py $(wildcard dev/cuda_on_cpu/include/*.h dev/cuda_on_cpu/include/*/*.h)
 CUDA_FLAGS           := -Wall -Wextra -fopenmp $(filter -D%,$(CONFIG_CFLAGS)) $(EXTRA_CUDA_FLAGS)
-# Empty where there are no CUDA headers; then no .cu file is compiled and test_harness.sh says so.
+# Empty where there are no CUDA headers; then no .cu file is compiled and the tests are counted as skipped.
 CUDA_HEADERS         := $(shell dev/cuda_on_cpu/headers.sh --find)
+CUDA_WHY_NOT         := $(if $(CUDA_HEADERS),,$(shell dev/cuda_on_cpu/headers.sh --why))
 
 # What the trainer's test and the progressions compare with: train_gpt2.c under names that C++ can link to.
 CUDA_TWIN            := $(BUILD)/float/dev/cuda/gpt2_twin.o
@@ -49,7 +50,8 @@ $(foreach mode,fast check asan valgrind count,$(eval $(call cuda_rules,$(mode),,
 
 $(foreach program,test_parallel_gpu test_gpt2 train_gpt2 sample_gpt2 $(CUDA_CASE_PROGRAMS),$(BUILD)/cuda_on_cpu/%/$(program)): LDLIBS += $(CONFIG_MPI_LIBS)
 
-cuda_tests_of = $(if $(CUDA_HEADERS),$(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%)))
+all_cuda_tests_of    = $(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
+cuda_tests_of        = $(if $(CUDA_HEADERS),$(all_cuda_tests_of))
 CUDA_FAST_TESTS     := $(call cuda_tests_of,fast)
 # Trainer and sampler as programs, and the script that runs them (those of CUDA_MODE) beside the CPU's.
 cuda_programs_of     = $(if $(CUDA_HEADERS),$(foreach program,train_gpt2 sample_gpt2,\
@@ -80,6 +82,11 @@ CUDA_FAST_TESTS     += $(call with_cudnn,fast-cudnn/test_softmax_gpu)
 CUDA_CHECK_TESTS    += $(call with_cudnn,check-cudnn/test_softmax_gpu)
 CUDA_ASAN_TESTS     += $(call with_cudnn,asan-cudnn/test_softmax_gpu)
 CUDA_FAST_PROGRAMS  += $(call with_cudnn,fast-cudnn/train_gpt2)
+# What run_tests.sh is told of the tests that cannot be built, in mode $(1).
+cudnn_test_of        = $(BUILD)/cuda_on_cpu/$(1)-cudnn/test_softmax_gpu
+cuda_left_out_of     = $(if $(CUDA_HEADERS),$(if $(CUDNN_HEADER),,--left-out '$(cudnn_test_of): there is no cudnn_graph.h'),\
+                       $(foreach test,$(all_cuda_tests_of) $(cudnn_test_of) scripts/test_train_gpu.sh,\
+                       --left-out '$(test): $(CUDA_WHY_NOT)'))
 
 # ---- targets
 .PHONY: test-harness test-cuda test-cuda-cases test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy
@@ -87,14 +94,14 @@ test-harness: $(BUILD)/config.mk
 	@dev/cuda_on_cpu/headers.sh >/dev/null || true
 	@WITH_VALGRIND=1 scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
 test-cuda: $(CUDA_FAST_TESTS)
-	@scripts/run_tests.sh $^
+	@scripts/run_tests.sh $(call cuda_left_out_of,fast) $^
 CUDA_CASE_TESTS     := $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
 test-cuda-cases: $(CUDA_CASE_TESTS) $(BUILD)/cuda_on_cpu/fast-bf16/bench_gpu $(CUDA_FAST_PROGRAMS)
 	@scripts/run_tests.sh $(CUDA_CASE_TESTS) dev/bench/test_bench_gpu.sh
 test-cuda-check: $(CUDA_CHECK_TESTS) $(call cuda_programs_of,check) $(PROGRAMS)
-	@CUDA_MODE=check scripts/run_tests.sh $(CUDA_CHECK_TESTS) $(CUDA_SCRIPTS)
+	@CUDA_MODE=check scripts/run_tests.sh $(call cuda_left_out_of,check) $(CUDA_CHECK_TESTS) $(CUDA_SCRIPTS)
 test-cuda-asan: $(CUDA_ASAN_TESTS) $(call cuda_programs_of,asan) $(PROGRAMS)
-	@CUDA_MODE=asan ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $(CUDA_ASAN_TESTS) $(CUDA_SCRIPTS)
+	@CUDA_MODE=asan ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $(call cuda_left_out_of,asan) $(CUDA_ASAN_TESTS) $(CUDA_SCRIPTS)
 # Valgrind takes fifty times the time: of each program the tests that launch every kernel, with the smallest shapes
 # (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not know
 # is a failure (core/test.h).
@@ -109,7 +116,7 @@ test-cuda-valgrind: $(CUDA_VALGRIND_TESTS)
 	@failed=0; $(foreach test,$(filter-out %/test_parallel_gpu,$^),TEST_ONLY="$(call valgrind_only_of,$(test))" \
 	    RUN_UNDER="valgrind --quiet --error-exitcode=99" scripts/run_tests.sh $(test) || failed=1;) exit $$failed
 test-cuda-lazy: $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(PROGRAMS)
-	@CUDA_ON_CPU_LAZY=1 scripts/run_tests.sh $(CUDA_FAST_TESTS) $(CUDA_SCRIPTS)
+	@CUDA_ON_CPU_LAZY=1 scripts/run_tests.sh $(call cuda_left_out_of,fast) $(CUDA_FAST_TESTS) $(CUDA_SCRIPTS)
 # Ten orders of blocks, warps and lanes; the failing one's seed is printed.
 FIRST_SEED ?= 1
 test-cuda-schedules: $(CUDA_FAST_TESTS)

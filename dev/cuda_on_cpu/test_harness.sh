@@ -6,6 +6,7 @@ export BUILD=${BUILD:-build}
 here=dev/cuda_on_cpu
 work=$BUILD/cuda_on_cpu/test_harness
 passed=0 failed=0
+. scripts/checks.sh
 export ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 mkdir -p "$work"
 
@@ -15,32 +16,32 @@ fail() {
     echo "FAIL $1"
     [ -z "${2:-}" ] || sed 's/^/    /' "$2" | tail -n 12
 }
-finish() {
-    echo "$passed passed, $failed failed"
-    [ "$failed" = 0 ]
-    exit
-}
 
 # ---- what needs no headers
 if command -v python3 >/dev/null; then
     for test in test_rewrite_cuda.py test_find_mutants.py ../cuda/test_report.py; do
         if python3 "$here/$test" >"$work/log" 2>&1; then ok; else fail "$test" "$work/log"; fi
     done
+else
+    skip "the tests in Python" "there is no python3"
 fi
 if ! "$here/headers.sh" >/dev/null 2>"$work/log"; then
-    echo "skipped, no .cu file can be run here: $(tail -n 1 "$work/log")"
-    [ "$passed" != 0 ] || passed=1
-    finish
+    skip "the harness itself" "$(tail -n 1 "$work/log")"
+    summary
+    exit
 fi
 
 # ---- build: the modes one after the other, the files of a mode side by side
 modes="fast check asan"
 # valgrind's runtime is one more to compile: only in make test-harness
-[ -z "${WITH_VALGRIND:-}" ] || ! command -v valgrind >/dev/null || [ ! -f /usr/include/valgrind/memcheck.h ] || modes="$modes valgrind"
+if [ -n "${WITH_VALGRIND:-}" ]; then
+    if command -v valgrind >/dev/null && [ -f /usr/include/valgrind/memcheck.h ]; then modes="$modes valgrind"
+    else skip "valgrind's mode" "there is no valgrind with its headers"; fi
+fi
 has_header() { [ -n "$(find $("$here/headers.sh" --find) -maxdepth 1 -name "$1" -print -quit)" ]; }
 collectives="" cudnn=""
-! has_header nccl.h || collectives=test_collectives
-! has_header cudnn_graph.h || cudnn=test_cudnn
+if has_header nccl.h; then collectives=test_collectives; else skip "NCCL" "there is no nccl.h"; fi
+if has_header cudnn_graph.h; then cudnn=test_cudnn; else skip "cuDNN" "there is no cudnn_graph.h"; fi
 build_program() { # mode program
     local source=${2%_bf16} flags=""
     [ "$source" = "$2" ] || flags=-DPRECISION_BF16
@@ -93,7 +94,7 @@ for program in test_libraries_fast test_libraries_bf16_fast test_libraries_check
 done
 if [ -n "$collectives" ]; then
     if "$work/test_collectives_fast" 1 >"$work/log" 2>&1; then ok; else fail "collectives of one rank" "$work/log"; fi
-    if ! command -v mpirun >/dev/null; then echo "skipped: two ranks, there is no mpirun"
+    if ! command -v mpirun >/dev/null; then skip "NCCL between two ranks" "there is no mpirun"
     elif OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 2 "$work/test_collectives_fast" 2 >"$work/log" 2>&1; then ok
     else fail "collectives of two ranks" "$work/log"; fi
 fi
@@ -153,7 +154,7 @@ in_kernel asan "use-after-poison" use_freed "block (0,0,0), thread (0,0,0)"
 in_kernel asan "use-after-poison\|index 32 out of bounds" read_past_shared "block (0,0,0), thread (31,0,0)"
 in_kernel asan "use-after-poison" write_past_dynamic "block (0,0,0), thread (31,0,0)"
 case ${CXX:-g++} in
-*clang*) echo "skipped: misaligned vectors, clang checks no copies of structures" ;;
+*clang*) skip "misaligned vectors" "clang checks no copies of structures" ;;
 *)
     in_kernel check "misaligned" misaligned_vector "block (0,0,0), thread (0,0,0)"
     in_kernel asan "misaligned address" misaligned_vector "block (0,0,0), thread (0,0,0)" ;;
@@ -219,4 +220,4 @@ if "$here/cudacc" -c "$work/unchecked.cu" -o "$work/unchecked.o" >"$work/log" 2>
     fail "an unchecked status is compiled" "$work/log"
 else ok; fi
 
-finish
+summary

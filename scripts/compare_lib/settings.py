@@ -1,13 +1,14 @@
 """What scripts/compare was asked for: attentions, seeds, budget, corpus, model; and the commands that follow from it."""
 import argparse
+import functools
 import math
+import os
 import re
 import shlex
 
 DEFAULT_ATTENTIONS = ["softmax", "yat", "yat-spherical", "elu", "cosformer", "favor", "slay", "uniform"]
 PRESETS = ("tiny", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 SIZES = ("layers", "heads", "width", "context")
-QUICKSTART_MODEL = {"layers": "2", "heads": "2", "width": "128", "context": "256"}
 DEFAULTS = {"attentions": DEFAULT_ATTENTIONS, "seeds": [1, 2], "budget": "500steps", "corpus": "stories",
             "model": "quickstart", "options": []}
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -21,6 +22,14 @@ OWN_ALIASES = set("ijomLaxvsqh")
 
 class BadInput(Exception):
     """One line for the user."""
+
+
+@functools.cache
+def quick_recipe():
+    """The quick start's options, which models this small learn fastest with: {"layers": "2", ...}."""
+    with open(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "recipe.txt"), encoding="utf-8") as file:
+        words = shlex.split(file.read(), comments=True)
+    return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2])}
 
 
 # ---- entries like slay:poly=exact,R=2
@@ -100,7 +109,7 @@ def parse_model(text):
         first, rest = None, text
     if first not in (None, "quickstart", *PRESETS):
         raise BadInput(f"--model: expected quickstart, {', '.join(PRESETS)} or sizes like layers=2,width=128, found '{first}'")
-    sizes = dict(QUICKSTART_MODEL) if first in (None, "quickstart") else {"model": first}
+    sizes = {key: quick_recipe()[key] for key in SIZES} if first in (None, "quickstart") else {"model": first}
     for key, value in (split_pairs(rest, "--model") if rest else {}).items():
         if key not in SIZES or not re.fullmatch(r"\d{1,8}", value):
             raise BadInput(f"--model: expected one of {', '.join(SIZES)} with a whole number, found {key}={value}")
@@ -208,18 +217,16 @@ def show(value):
 
 # ---- what follows from the settings
 
-SMALL_RECIPE = {"init-std": "0.06", "batch": "8", "lr": "3e-3", "schedule": "wsd", "wsd-decay": "0.4", "final-lr": "0",
-                "weight-decay": "0.01"}  # the quick start's: models this small learn fastest so
-WARMUP = 60
 VALIDATION_TOKENS = 65536
 
 
 def recipe(settings):
     """Options of the optimiser that suit the model's size; those behind -- come later and win."""
     model = parse_model(settings["model"])
-    options = {} if model.get("model", "").startswith("gpt2") else dict(SMALL_RECIPE)
-    steps = planned_steps(settings)
-    options["warmup"] = str(max(1, min(WARMUP, steps // 10)) if steps else WARMUP)
+    quick = quick_recipe()
+    options = {} if model.get("model", "").startswith("gpt2") else {key: quick[key] for key in quick if key not in SIZES}
+    steps, warmup = planned_steps(settings), int(quick["warmup"])
+    options["warmup"] = str(max(1, min(warmup, steps // 10)) if steps else warmup)
     options["val-tokens"] = str(VALIDATION_TOKENS)
     return options
 

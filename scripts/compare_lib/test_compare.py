@@ -99,6 +99,14 @@ class Settings(unittest.TestCase):
         different = [pair for pair in zip(*commands) if pair[0] != pair[1]]
         self.assertEqual((len(commands[0]), different), (len(commands[1]), [("softmax", "slay")]))
 
+    def test_the_recipe_is_the_quick_starts(self):
+        with open(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "recipe.txt"), encoding="utf-8") as file:
+            words = [word for line in file if not line.startswith("#") for word in line.split()]
+        plan = {**settings.DEFAULTS, "budget": "200s"}
+        command = settings.train_command(plan, ["--train", "x"], "softmax", 1, "OUT", 1, 75)
+        for pair in zip(words[::2], words[1::2]):
+            self.assertIn(pair, list(zip(command, command[1:])))
+
     def test_other_settings_are_refused(self):
         stored = {**settings.DEFAULTS, "attentions": ["softmax", "elu"]}
         for asked in ({"budget": "601steps"}, {"attentions": ["softmax"]}, {"model": "tiny"}, {"options": ["--lr", "1"]}):
@@ -548,5 +556,8 @@ if __name__ == "__main__":
     sys.dont_write_bytecode = True
     result = unittest.main(exit=False, verbosity=1).result
     failed = len({id(test) for test, _ in result.failures + result.errors})
-    print(f"{result.testsRun - failed} passed, {failed} failed")
+    for test, why in result.skipped:
+        print(f"skipped: {test.id()}: {why}")
+    skipped = f", {len(result.skipped)} skipped" if result.skipped else ""
+    print(f"{result.testsRun - failed - len(result.skipped)} passed, {failed} failed{skipped}")
     sys.exit(1 if failed else 0)

@@ -48,6 +48,11 @@ __attribute__((constructor)) static void register_end() {
     atexit(at_end);
 }
 
+cudaError_t missing_device() {
+    if (options().driver < CUDART_VERSION) return cudaErrorInsufficientDriver;
+    return options().devices ? cudaSuccess : cudaErrorNoDevice;
+}
+
 } // namespace cuda_on_cpu
 
 using namespace cuda_on_cpu;
@@ -73,7 +78,8 @@ cudaError_t cudaPeekAtLastError() {
                 each(cudaErrorInvalidDevice, "invalid device ordinal") each(cudaErrorInvalidResourceHandle,            \
                                                                             "invalid resource handle")                 \
                     each(cudaErrorIllegalState, "the operation cannot be performed in the present state")              \
-                        each(cudaErrorNotReady, "device not ready")                                                    \
+                        each(cudaErrorNotReady, "device not ready") each(cudaErrorInsufficientDriver,                  \
+                                                                         "CUDA driver version is insufficient")        \
                             each(cudaErrorNoDevice, "no CUDA-capable device is detected") each(                        \
                                 cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing") \
                                 each(cudaErrorStreamCaptureImplicit,                                                   \
@@ -108,7 +114,7 @@ const char *cudaGetErrorName(cudaError_t status) {
 static int chosen_device;
 cudaError_t cudaGetDeviceCount(int *count) {
     *count = options().devices;
-    return cudaSuccess;
+    return missing_device();
 }
 cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= options().devices) return api_result(cudaErrorInvalidDevice, "cudaSetDevice");
@@ -203,7 +209,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
     return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *version) {
-    *version = CUDART_VERSION;
+    *version = options().driver;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceReset() {

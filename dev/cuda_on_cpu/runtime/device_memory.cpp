@@ -171,6 +171,7 @@ extern "C" {
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
     require_errors_seen("cudaMalloc");
+    if (missing_device() != cudaSuccess) return api_result(missing_device(), "cudaMalloc");
     if (!address) return api_result(cudaErrorInvalidValue, "cudaMalloc");
     if (any_capture_active()) return api_result(cudaErrorStreamCaptureUnsupported, "cudaMalloc");
     *address = bytes ? device_allocate(bytes) : nullptr;

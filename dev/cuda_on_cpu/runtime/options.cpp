@@ -46,7 +46,8 @@ static Options read_options() {
     o.trace = number_setting("CUDA_ON_CPU_TRACE", 0, 0, 1);
     o.memory = (size_t)number_setting("CUDA_ON_CPU_MEMORY_MB", 16384, 1, 1 << 20) << 20;
     o.processors = (int)number_setting("CUDA_ON_CPU_PROCESSORS", 4, 1, 1024);
-    o.devices = (int)number_setting("CUDA_ON_CPU_DEVICES", 8, 1, 64);
+    o.devices = (int)number_setting("CUDA_ON_CPU_DEVICES", 8, 0, 64);
+    o.driver = (int)number_setting("CUDA_ON_CPU_DRIVER", CUDART_VERSION, 0, 99999);
     if (o.order == Order::random) fprintf(stderr, "cuda_on_cpu: random order, CUDA_ON_CPU_SEED=%u\n", o.seed);
     return o;
 }

@@ -25,6 +25,7 @@ struct Options {
     size_t memory;  // CUDA_ON_CPU_MEMORY_MB: the device's size
     int processors; // CUDA_ON_CPU_PROCESSORS: the device's streaming multiprocessors
     int devices;    // CUDA_ON_CPU_DEVICES: how many the machine seems to have; a process works on one of them
+    int driver;     // CUDA_ON_CPU_DRIVER: the driver's version, 0 for none
 };
 const Options &options();
 // Read now, for what a test changes while it runs.
@@ -112,6 +113,7 @@ bool any_capture_active();
 
 // ---- errors of the API: errors.cpp
 cudaError_t api_result(cudaError_t status, const char *call); // remembers a failure
+cudaError_t missing_device();                                 // what the first call is told where there is no device
 void launch_failed(cudaError_t status, const char *kernel, Place place, const std::string &why);
 void require_errors_seen(const char *next_call); // a launch error nobody asked for is a fault
 

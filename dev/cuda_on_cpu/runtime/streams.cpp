@@ -175,6 +175,7 @@ extern "C" {
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     static uintptr_t number = 0x1000; // never an address
     require_errors_seen("cudaStreamCreate");
+    if (missing_device() != cudaSuccess) return api_result(missing_device(), "cudaStreamCreate");
     *stream = (cudaStream_t)(number += 16);
     streams()[*stream].waits_for_default_stream = !(flags & cudaStreamNonBlocking);
     return cudaSuccess;

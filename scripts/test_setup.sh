@@ -1,0 +1,118 @@
+#!/bin/sh
+# Tests of setting up, of make cuda and of counting tests: what the tests need is installed, what is left out is counted and
+# explained, the GPU's programs are built for what was asked, and without a GPU nothing is built to test on one. Stand-ins
+# play apt-get and nvcc. Last line: `N passed, N failed`.
+cd "$(dirname "$0")/.." || exit 1
+root=$PWD
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+passed=0 failed=0
+. scripts/checks.sh
+unset MAKEFLAGS MAKELEVEL MFLAGS CXX CUDA_ARCH TF32 TEST_ONLY RUN_UNDER
+export BUILD="$work/build"
+stand_in() { # path; the script is standard input
+    { echo '#!/bin/sh' && cat; } >"$1" && chmod +x "$1"
+}
+
+# ---- setting up on a machine without g++, by root and by somebody who may not install anything
+mkdir "$work/bin" && find /usr/local/bin /usr/bin /bin -maxdepth 1 ! -type d ! -name '*g++*' ! -name sudo -exec ln -sf -t "$work/bin" {} + || exit 1
+rm -f "$work/bin/apt-get" "$work/bin/id"
+stand_in "$work/bin/apt-get" <<END
+echo "\$@" >>"$work/apt"
+END
+stand_in "$work/bin/id" <<END
+cat "$work/user"
+END
+set_up() { # user's number, options
+    echo "$1" >"$work/user"
+    shift
+    : >"$work/apt"
+    PATH="$work/bin" scripts/setup.sh "$@" >"$work/out" 2>"$work/err" </dev/null
+    check_equal "setup $*: exit code" "$? $(cat "$work/err")" "0 "
+}
+asks_for_compiler() { grep -q '^install .* g++' "$work/apt" && echo yes || echo no; }
+set_up 0
+check_equal "training needs no g++" "$(asks_for_compiler)" no
+set_up 0 --tests
+check_equal "the tests' g++ is installed" "$(asks_for_compiler)" yes
+check_contains "which is said" "g++" "$work/out"
+set_up 1000 --tests
+check_equal "nobody is stopped for its sake" "$(cat "$work/apt")" ""
+check_equal "why the GPU's tests are left out" "$(PATH="$work/bin" dev/cuda_on_cpu/headers.sh --why)" "there is no g++"
+
+# ---- tests that cannot be built are named to run_tests.sh
+PATH="$work/bin" make -n run-tests >"$work/out" 2>&1
+for test in fast/test_linear_gpu fast-bf16/test_gpt2 fast-cudnn/test_softmax_gpu; do
+    check_contains "$test is counted" "--left-out '$BUILD/cuda_on_cpu/$test: there is no g++'" "$work/out"
+done
+check_contains "so is the script" "--left-out 'scripts/test_train_gpu.sh: there is no g++'" "$work/out"
+
+# ---- counting
+printf 'echo "3 passed, 0 failed"\n' | stand_in "$work/whole.sh"
+printf 'echo "skipped: a part: no reason"\necho "2 passed, 0 failed, 1 skipped"\n' | stand_in "$work/partly.sh"
+printf 'echo "skipped: everything: it rains"\necho "0 passed, 0 failed, 1 skipped"\n' | stand_in "$work/nothing.sh"
+printf 'echo "0 passed, 0 failed"\n' | stand_in "$work/empty.sh"
+printf 'echo "1 passed, 0 failed, 1 skipped"\n' | stand_in "$work/silent.sh"
+printf 'echo "FAIL x"\necho "1 passed, 1 failed"\nexit 1\n' | stand_in "$work/failing.sh"
+printf 'exit 0\n' | stand_in "$work/dumb.sh"
+count() { # exit code and last line
+    scripts/run_tests.sh "$@" >"$work/out" 2>&1
+    echo "$?: $(tail -n 1 "$work/out")"
+}
+check_equal "nothing skipped" "$(count "$work/whole.sh")" "0: 3 passed, 0 failed, 0 skipped"
+check_equal "sums" "$(count --left-out 'a/test: no g++' "$work/whole.sh" "$work/partly.sh" "$work/nothing.sh")" \
+    "0: 5 passed, 0 failed, 3 skipped"
+sed -n '/^skipped:$/,$p' "$work/out" >"$work/list"
+printf '%s\n' "skipped:" "  a/test: no g++" "  $work/partly.sh: a part: no reason" "  $work/nothing.sh: everything: it rains" \
+    "5 passed, 0 failed, 3 skipped" >"$work/expected"
+check_same_file "with the reason of each" "$work/list" "$work/expected"
+check_equal "a failure" "$(count "$work/failing.sh" "$work/partly.sh")" "1: 3 passed, 1 failed, 1 skipped"
+check_equal "a test that does nothing" "$(count "$work/empty.sh")" "1: 0 passed, 1 failed, 0 skipped"
+check_equal "a test without a last line" "$(count "$work/dumb.sh")" "1: 0 passed, 1 failed, 0 skipped"
+check_equal "skipping without a reason" "$(count "$work/silent.sh")" "1: 1 passed, 1 failed, 1 skipped"
+cat >"$work/skips.c" <<'END'
+#include "core/test.h"
+static void runs(void) { CHECK(1); }
+static void cannot(void) { SKIP("no such thing here"); }
+static void fails_first(void) { CHECK(0); SKIP("too late"); }
+int main(void) { RUN(runs); RUN(cannot); RUN(fails_first); return test_summary(); }
+END
+"$(sed -n 's/^CC := //p' "$BUILD/config.mk")" -I. -o "$work/skips" "$work/skips.c" -lm && "$work/skips" >"$work/out"
+check_equal "a program in C: exit code" "$?" 1
+check_equal "its last line" "$(tail -n 1 "$work/out")" "1 passed, 1 failed, 1 skipped"
+check_contains "its reason" "skipped: cannot: no such thing here" "$work/out"
+
+# ---- make cuda: an nvcc that knows two architectures and makes scripts, which find no GPU
+stand_in "$work/nvcc" <<END
+case \$1 in
+--version) echo "release 13.0" && exit ;;
+--list-gpu-code) printf 'sm_80\nsm_90\n' && exit ;;
+esac
+echo "\$*" >>"$work/compiled"
+while [ \$# -gt 0 ]; do [ "\$1" != -o ] || out=\$2; shift; done
+printf '#!/bin/sh\necho "find_gpu: no GPU found" >&2\nexit 1\n' >"\$out" && chmod +x "\$out"
+END
+export NVCC="$work/nvcc" USE_CUDNN=0
+make -n cuda CUDA_ARCH=80 >"$work/out" 2>&1
+check_equal "one architecture is reported" "$(grep '^GPUs ' "$work/out")" "GPUs       sm 80"
+check_equal "and built" "$(grep -o 'sm_[0-9]*' "$work/out" | sort -u)" sm_80
+rm -f "$BUILD/cuda.mk"
+make -n cuda >"$work/out" 2>&1
+check_equal "without a choice those that nvcc knows" "$(grep '^GPUs ' "$work/out" | tail -n 1)" "GPUs       sm 80 90"
+check_contains "and it says which it does not" "not sm 100 120, which this nvcc does not know" "$work/out"
+compiled() { # options: how many files make compiles to ask for a GPU
+    : >"$work/compiled"
+    make -s nvcc-find-gpu "$@" >"$work/out" 2>&1 || cat "$work/out"
+    grep -c -e ' -c -o ' "$work/compiled"
+}
+check_equal "compiled once" "$(compiled CUDA_ARCH=80) $(compiled CUDA_ARCH=80)" "2 0"
+check_equal "another architecture is compiled anew" "$(compiled CUDA_ARCH=90)" 2
+: >"$work/compiled"
+make -s test-gpu >"$work/out" 2>"$work/err"
+check_equal "test-gpu without a GPU: exit code" "$?" 2
+check_equal "test-gpu without a GPU: one line, and make's" "$(grep -v '^make' "$work/err")" "find_gpu: no GPU found"
+check_equal "test-gpu without a GPU: nothing else is compiled" "$(grep -c -e ' -c -o ' "$work/compiled")" 2
+
+cd "$root" || exit 1
+summary
