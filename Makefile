@@ -19,7 +19,7 @@ $(BUILD)/config.mk: scripts/setup.sh
 ARCH     ?= native
 OPT      ?= -O3 -march=$(ARCH) -fno-math-errno -fno-trapping-math
 WARNINGS := -Wall -Wextra
-CFLAGS   := -std=gnu11 -g $(OPT) $(WARNINGS) $(CONFIG_CFLAGS) $(EXTRA_CFLAGS)
+CFLAGS   := -std=gnu11 -g -I. $(OPT) $(WARNINGS) $(CONFIG_CFLAGS) $(EXTRA_CFLAGS)
 # MPI goes only into programs that call it.
 LDLIBS   := $(CONFIG_LIBS) -lm $(EXTRA_LIBS) -Wl,--as-needed $(CONFIG_MPI_LIBS) -Wl,--no-as-needed
 
@@ -29,69 +29,77 @@ SECONDS   ?= 200
 
 # ---- compare: options for scripts/compare, and what it measures with
 COMPARE       ?=
-COMPARE_TOOLS := $(BUILD)/bench_decode_position $(BUILD)/attention_eval
+COMPARE_TOOLS := $(BUILD)/dev/bench/bench_decode_position $(BUILD)/dev/attention_eval
 
-# ---- sources: everything in the three folders but programs and tests is library
-PROGRAM_SOURCES := dataloader/tokenize.c dataloader/stories.c core/inspect.c core/export_gguf.c
-TEST_SOURCES    := $(wildcard core/test_*.c attention/test_*.c dataloader/test_*.c)
-LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard core/*.c attention/*.c dataloader/*.c))
+# ---- sources: everything in the rooms but programs and tests is library; the house is described in CONTRIBUTING.md
+ROOMS           := core/base core/math core/model core/ranks core/train core/sample attention dataloader dataloader/stories
+GPU_ROOMS       := core/gpu core/model core/ranks attention
+PROGRAM_SOURCES := dataloader/tokenize.c dataloader/stories/stories.c core/model/inspect.c core/model/export_gguf.c
+TEST_SOURCES    := $(wildcard $(ROOMS:%=%/test_*.c))
+LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard $(ROOMS:%=%/*.c)))
 # A test named *_gradient.c is compiled in double precision, with the library to match.
-GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter %_gradient.c,$(TEST_SOURCES))))
-TESTS           := $(patsubst %.c,$(BUILD)/%,$(notdir $(filter-out %_gradient.c,$(TEST_SOURCES)))) $(BUILD)/test_gpt2
-TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh scripts/test_two_gpus.sh,$(wildcard core/test_*.sh attention/test_*.sh dataloader/test_*.sh scripts/test_*.sh)) \
-                   dev/cuda_on_cpu/test_harness.sh
+GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(filter %_gradient.c,$(TEST_SOURCES)))
+TESTS           := $(patsubst %.c,$(BUILD)/%,$(filter-out %_gradient.c,$(TEST_SOURCES))) $(BUILD)/test_gpt2
+TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh scripts/test_two_gpus.sh,\
+                   $(wildcard $(ROOMS:%=%/test_*.sh) scripts/test_*.sh)) dev/cuda_on_cpu/test_harness.sh
 
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)
 
-.PHONY: all check quickstart compare test test-programs run-tests test-interop bench clean help setup
+.PHONY: all check quickstart compare test test-programs run-tests test-interop bench clean help setup flags
 all: $(PROGRAMS)
 
-$(BUILD)/float/%.o: %.c $(BUILD)/config.mk
+# Objects depend on the flags that they were built with: other flags build them anew.
+FLAGS_FILE := $(BUILD)/flags
+$(FLAGS_FILE): flags
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
-$(BUILD)/double/%.o: %.c $(BUILD)/config.mk
+	@echo '$(CC) $(CFLAGS) $(LDLIBS)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(LDLIBS)' >$@
+
+# A command as one short line; V=1 shows it whole.
+ifdef V
+say =
+else
+say = @printf '%-9s%s\n' $(1) $(2);
+endif
+LINK = $(call say,link,$@)$(CC) $(CFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
+
+$(BUILD)/float/%.o: %.c $(BUILD)/config.mk $(FLAGS_FILE)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -DREAL_IS_DOUBLE -MMD -MP -c -o $@ $<
+	$(call say,compile,$<)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/double/%.o: %.c $(BUILD)/config.mk $(FLAGS_FILE)
+	@mkdir -p $(@D)
+	$(call say,compile,$<)$(CC) $(CFLAGS) -DREAL_IS_DOUBLE -MMD -MP -c -o $@ $<
 $(BUILD)/libslay.a: $(OBJECTS)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,archive,$@)ar rcs $@ $^
 $(BUILD)/libslay_double.a: $(DOUBLE_OBJECTS)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,archive,$@)ar rcs $@ $^
 
 # ---- programs
 train_gpt2 sample_gpt2: %: $(BUILD)/float/%.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-tokenize: $(BUILD)/float/dataloader/tokenize.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-stories: $(BUILD)/float/dataloader/stories.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-inspect export_gguf: %: $(BUILD)/float/core/%.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/%: $(BUILD)/float/dev/%.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/%: $(BUILD)/float/dev/bench/%.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	$(LINK)
+tokenize stories inspect export_gguf: $(BUILD)/libslay.a
+	$(LINK)
+tokenize: $(BUILD)/float/dataloader/tokenize.o
+stories: $(BUILD)/float/dataloader/stories/stories.o
+inspect: $(BUILD)/float/core/model/inspect.o
+export_gguf: $(BUILD)/float/core/model/export_gguf.o
 
-# ---- tests
-$(BUILD)/test_gpt2: $(BUILD)/float/test_gpt2.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+# ---- tests and developers' tools: ROOM/NAME.c becomes build/ROOM/NAME
+$(BUILD)/%: $(BUILD)/float/%.o $(BUILD)/libslay.a
+	@mkdir -p $(@D)
+	$(LINK)
+$(BUILD)/%_gradient: $(BUILD)/double/%_gradient.o $(BUILD)/libslay_double.a
+	@mkdir -p $(@D)
+	$(LINK)
 $(BUILD)/test_gpt2_gradient: $(BUILD)/double/test_gpt2.o $(BUILD)/libslay_double.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/%_gradient: $(BUILD)/double/core/%_gradient.o $(BUILD)/libslay_double.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/%_gradient: $(BUILD)/double/attention/%_gradient.o $(BUILD)/libslay_double.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/test_%: $(BUILD)/float/core/test_%.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/test_%: $(BUILD)/float/attention/test_%.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/test_%: $(BUILD)/float/dataloader/test_%.o $(BUILD)/libslay.a
-	$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+	$(LINK)
 
+ifneq ($(MAKECMDGOALS),help)
 include dev/cuda_on_cpu/harness.mk
-include core/cuda.mk
+include core/gpu/cuda.mk
+endif
 
 setup:
 	@scripts/setup.sh
@@ -139,7 +147,7 @@ help:
 	@echo "make bench        side-by-side benchmarks"
 	@echo "make cuda         the GPU programs (needs nvcc); make test-gpu bench-gpu cuda-report: docs/gpu.md"
 	@echo "make clean        remove what make built; data/ and runs/ stay"
-	@echo "variables         CC=clang  ARCH=x86-64-v3  OPT='-O1 -g'  EXTRA_CFLAGS=-fsanitize=address"
+	@echo "variables         CC=clang  ARCH=x86-64-v3  OPT='-O1 -g'  EXTRA_CFLAGS=-fsanitize=address  V=1 (whole commands)"
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 .SECONDARY:

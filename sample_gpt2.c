@@ -2,15 +2,15 @@
 Text from a checkpoint.
 
 The model comes from train_gpt2.c; here is its decoder, which feeds one sequence through the attention's `step` and keeps
-what earlier positions left behind in caches. The program around it is core/sampler.c, as on the GPU.
+what earlier positions left behind in caches. The program around it is core/sample/sampler.c, as on the GPU.
 */
 #define _GNU_SOURCE
 #define GPT2_MODEL_ONLY
 #pragma GCC diagnostic ignored "-Wunused-function" // decoding needs no backward pass
 #include "train_gpt2.c"
 
-#include "core/matvec.h"
-#include "core/sampler.h"
+#include "core/math/matvec.h"
+#include "core/sample/sampler.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The decoder
@@ -333,7 +333,7 @@ static void gpt2_row_losses(Decoder *decoder, double *losses, const int *inputs,
 
 #ifndef GPT2_SAMPLER_ONLY // test_gpt2.c takes what is above
 // ---------------------------------------------------------------------------------------------------------------------
-// What the program (core/sampler.c) asks of the model
+// What the program (core/sample/sampler.c) asks of the model
 
 typedef struct {
     GPT2 model;

@@ -1,13 +1,13 @@
 /*
 Text from a checkpoint, on the GPU: sample_gpt2.c's decoder with the weights and the attention's caches on the device. The
 model comes from train_gpt2.cu; what a token costs is one pass over the weights and the attention's `step`. The program
-around it is core/sampler.c, as on the CPU: the same options, and in fp32 the same text for the same seed.
+around it is core/sample/sampler.c, as on the CPU: the same options, and in fp32 the same text for the same seed.
 */
 #define GPT2_MODEL_ONLY
 #include "train_gpt2.cu"
 
 extern "C" {
-#include "core/sampler.h"
+#include "core/sample/sampler.h"
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ static void gpt2_row_losses(Decoder *decoder, double *losses, const int *inputs,
 
 #ifndef GPT2_SAMPLER_ONLY // test_gpt2.cu takes what is above
 // ---------------------------------------------------------------------------------------------------------------------
-// What the program (core/sampler.c) asks of the model
+// What the program (core/sample/sampler.c) asks of the model
 
 struct SampledModel {
     GPT2 model;

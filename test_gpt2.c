@@ -12,8 +12,8 @@ What must hold in either precision is tested in both. Run from the project's roo
 #define GPT2_SAMPLER_ONLY
 #include "sample_gpt2.c" // and with it train_gpt2.c
 
-#include "core/product.h"
-#include "core/test.h"
+#include "core/math/product.h"
+#include "core/base/test.h"
 
 // The rounding error of one operation, for bounds that hold in both builds.
 #ifdef REAL_IS_DOUBLE

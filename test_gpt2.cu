@@ -9,7 +9,7 @@ every tile: more than 256 threads * 4 numbers in a row, more than 32 rows in a b
 #define GPT2_SAMPLER_ONLY
 #include "sample_gpt2.cu" // and with it train_gpt2.cu
 
-#include "core/test_gpu.h"
+#include "core/gpu/test_gpu.h"
 
 extern "C" {
 #include "dev/cuda/gpt2_twin.h"

@@ -10,16 +10,16 @@ Weight gradients take `beta`: 0 overwrites (the first micro-batch of a step, so 
 Sums over rows are cut into blocks of a fixed size, so that they give the same bits with any number of threads.
 */
 #include "attention/attention.h"
-#include "core/arena.h"
-#include "core/gpt2_parameters.h"
-#include "core/matmul.h"
-#include "core/memory.h"
-#include "core/profile.h"
-#include "core/random.h"
-#include "core/sharing.h"
-#include "core/threads.h"
-#include "core/training.h"
-#include "core/vector_math.h"
+#include "core/math/arena.h"
+#include "core/model/gpt2_parameters.h"
+#include "core/math/matmul.h"
+#include "core/base/memory.h"
+#include "core/base/profile.h"
+#include "core/base/random.h"
+#include "core/ranks/sharing.h"
+#include "core/base/threads.h"
+#include "core/train/training.h"
+#include "core/math/vector_math.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -277,7 +277,7 @@ static size_t head_work(size_t N, int V) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The model: weights, activations, forward, backward
 
-typedef struct {                       // in the order of enum LayerTensor (core/gpt2_parameters.h)
+typedef struct {                       // in the order of enum LayerTensor (core/model/gpt2_parameters.h)
     real *ln1_weight, *ln1_bias;       // (C), (C)
     real *qkv_weight, *qkv_bias;       // (C,3C), (3C)
     real *proj_weight, *proj_bias;     // (C,C), (C)
@@ -486,7 +486,7 @@ static void gpt2_free(GPT2 *model) {
     free(model->constants), free(model->losses);
 }
 
-// What files hold of the model; core/gpt2_parameters.h reads, writes and initialises it.
+// What files hold of the model; core/model/gpt2_parameters.h reads, writes and initialises it.
 static ModelTensors gpt2_tensors(const GPT2 *model) {
     return (ModelTensors){.config = model->config,
                           .attention = model->attention,

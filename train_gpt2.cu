@@ -6,29 +6,29 @@ Layers come first, each one's kernels for forward and backward side by side; the
 then the optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d` +
 the forward name; N = B*T rows. Weights are stored (in, out).
 
-floatX, the type of weights and activations, is float or bf16 (core/cuda_common.h). Gradients of weights, master weights,
+floatX, the type of weights and activations, is float or bf16 (core/gpu/cuda_common.h). Gradients of weights, master weights,
 moments, statistics and sums are float or double. All work goes to one stream; the host waits for it once per step.
 
 The same bits from run to run: no atomics on floating-point numbers; every sum has a fixed order. What changes from
 micro-batch to micro-batch reaches the kernels through device memory, so that a captured CUDA graph stays valid.
 */
 #include "attention/linear_gpu.h"
-#include "core/arena_gpu.h"
-#include "core/batch_gpu.h"
-#include "core/gpu_peak.h"
-#include "core/kernel_gpu.h"
-#include "core/matmul_gpu.h"
-#include "core/parallel_nccl.h"
-#include "core/parameters_gpu.h"
-#include "core/profile_gpu.h"
-#include "core/random_gpu.h"
-#include "core/rounding_gpu.h"
+#include "core/gpu/arena_gpu.h"
+#include "core/model/batch_gpu.h"
+#include "core/gpu/gpu_peak.h"
+#include "core/gpu/kernel_gpu.h"
+#include "core/gpu/matmul_gpu.h"
+#include "core/ranks/parallel_nccl.h"
+#include "core/ranks/parameters_gpu.h"
+#include "core/gpu/profile_gpu.h"
+#include "core/gpu/random_gpu.h"
+#include "core/gpu/rounding_gpu.h"
 
 extern "C" {
-#include "core/memory.h"
-#include "core/random.h"
-#include "core/threads.h"
-#include "core/training.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
+#include "core/base/threads.h"
+#include "core/train/training.h"
 }
 
 #include <float.h>
@@ -485,7 +485,7 @@ static void head_forward_backward(float *losses, floatX *dhidden, float *dwte, c
 // ---------------------------------------------------------------------------------------------------------------------
 // The model: weights, activations, forward, backward
 
-template <typename Number> struct LayerWeights { // in the order of enum LayerTensor (core/gpt2_parameters.h)
+template <typename Number> struct LayerWeights { // in the order of enum LayerTensor (core/model/gpt2_parameters.h)
     Number *ln1_weight, *ln1_bias;               // (C), (C)
     Number *qkv_weight, *qkv_bias;               // (C,3C), (3C)
     Number *proj_weight, *proj_bias;             // (C,C), (C)
@@ -554,7 +554,7 @@ typedef struct {
     AttentionConfig attention_config; // B and T: the capacity of the activations
     float dropout;
     uint64_t seed;
-    int recompute; // Recompute (core/settings.h)
+    int recompute; // Recompute (core/train/settings.h)
     int trains;    // gradients, moments and activations exist: 0, TRAINS or TRAINS_SHARING_MOMENTS
 
     ParametersGPU parameters;
@@ -686,7 +686,7 @@ static void gpt2_free(GPT2 *model) {
     free(model->weights.layers), free(model->dweights.layers), free(model->acts.layers);
 }
 
-// What files hold of the model; core/gpt2_parameters.h reads, writes and initialises it.
+// What files hold of the model; core/model/gpt2_parameters.h reads, writes and initialises it.
 static ModelTensors gpt2_tensors(const GPT2 *model) {
     ModelTensors tensors = {};
     tensors.config = model->config;

@@ -1,6 +1,6 @@
 // The registry of mechanisms, their options, and their configuration as JSON.
 #include "attention.h"
-#include "../core/json.h"
+#include "core/base/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,9 +6,9 @@
 #ifndef ATTENTION_ATTENTION_H
 #define ATTENTION_ATTENTION_H
 
-#include "../core/error.h"
-#include "../core/options.h"
-#include "../core/real.h"
+#include "core/base/error.h"
+#include "core/base/options.h"
+#include "core/base/real.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
 #ifndef ATTENTION_ATTENTION_GPU_H
 #define ATTENTION_ATTENTION_GPU_H
 
-#include "../core/cuda_common.h"
+#include "core/gpu/cuda_common.h"
 
 extern "C" {
 #include "attention.h"

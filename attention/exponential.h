@@ -4,7 +4,7 @@
 #ifndef ATTENTION_EXPONENTIAL_H
 #define ATTENTION_EXPONENTIAL_H
 
-#include "../core/real.h"
+#include "core/base/real.h"
 
 #include <stdint.h>
 #include <string.h>

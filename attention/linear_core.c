@@ -1,6 +1,6 @@
 #include "linear_core.h"
 #include "range.h"
-#include "../core/vector_math.h"
+#include "core/math/vector_math.h"
 
 #include <omp.h>
 #include <string.h>

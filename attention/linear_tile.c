@@ -1,5 +1,5 @@
 #include "linear_tile.h"
-#include "../core/vectors.h"
+#include "core/math/vectors.h"
 
 #include <stddef.h>
 

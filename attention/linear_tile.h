@@ -5,7 +5,7 @@
 #ifndef ATTENTION_LINEAR_TILE_H
 #define ATTENTION_LINEAR_TILE_H
 
-#include "../core/real.h"
+#include "core/base/real.h"
 
 enum {
     TILE = 64,      // rows of a sequence in one tile

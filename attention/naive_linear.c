@@ -1,6 +1,6 @@
 // The linear attentions as definitions: a score for every pair of a query and a key, in double precision.
 #include "naive.h"
-#include "../core/memory.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #include "naive.h"
-#include "../core/memory.h"
+#include "core/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>

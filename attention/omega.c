@@ -1,6 +1,6 @@
 #include "omega.h"
-#include "../core/memory.h"
-#include "../core/random.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
 
 #include <math.h>
 #include <stdlib.h>

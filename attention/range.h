@@ -3,7 +3,7 @@
 #ifndef ATTENTION_RANGE_H
 #define ATTENTION_RANGE_H
 
-#include "../core/real.h"
+#include "core/base/real.h"
 
 #define LARGEST_INPUT ((real)1e15) // numbers beyond count as that; no model comes near
 

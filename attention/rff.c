@@ -2,8 +2,8 @@
 // Scores are signed, so a row's sum can vanish; kept for comparison, not for use.
 #include "linear.h"
 #include "omega.h"
-#include "../core/random.h"
-#include "../core/vector_math.h"
+#include "core/base/random.h"
+#include "core/math/vector_math.h"
 
 #include <stdio.h>
 

@@ -4,8 +4,8 @@
 #include "omega.h"
 #include "quadrature.h"
 #include "slay_features.h"
-#include "../core/memory.h"
-#include "../core/random.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,9 +4,9 @@
 
 #include "attention.h"
 #include "naive.h"
-#include "../core/memory.h"
-#include "../core/random.h"
-#include "../core/test.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
+#include "core/base/test.h"
 
 #include <stdlib.h>
 

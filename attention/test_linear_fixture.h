@@ -4,8 +4,8 @@
 #define ATTENTION_TEST_LINEAR_FIXTURE_H
 
 #include "attention.h"
-#include "../core/safetensors.h"
-#include "../core/test.h"
+#include "core/model/safetensors.h"
+#include "core/base/test.h"
 
 #include <stdlib.h>
 

@@ -3,9 +3,9 @@
 #include "linear_gpu.h"
 
 extern "C" {
-#include "../core/memory.h"
-#include "../core/random.h"
-#include "../core/test.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
+#include "core/base/test.h"
 #include "test_linear_fixture.h"
 }
 

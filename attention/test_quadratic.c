@@ -1,10 +1,10 @@
 // The quadratic attentions as they ship, in float: fixture data, tile sizes, decoding, causality, extremes, threads.
 #include "attention.h"
 #include "naive.h"
-#include "../core/memory.h"
-#include "../core/random.h"
-#include "../core/safetensors.h"
-#include "../core/test.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
+#include "core/model/safetensors.h"
+#include "core/base/test.h"
 
 #include <float.h>
 #include <stdlib.h>

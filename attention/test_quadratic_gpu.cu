@@ -1,13 +1,13 @@
 // The quadratic attentions on the GPU against their C twins: forward, backward, decoding, the fixture, causality,
 // extremes, the same bits from run to run. Bounds are relative to the largest number of the tensor.
 #include "quadratic.cuh"
-#include "../core/test.h"
+#include "core/base/test.h"
 
 extern "C" {
 #include "quadratic.h"
-#include "../core/memory.h"
-#include "../core/random.h"
-#include "../core/safetensors.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
+#include "core/model/safetensors.h"
 }
 
 #include <float.h>

@@ -1,9 +1,9 @@
 // The quadratic attentions in double precision: backward against finite differences, forward against the naive twins.
 #include "attention.h"
 #include "naive.h"
-#include "../core/memory.h"
-#include "../core/random.h"
-#include "../core/test.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
+#include "core/base/test.h"
 
 #include <stdlib.h>
 #ifdef _OPENMP

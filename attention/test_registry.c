@@ -1,6 +1,6 @@
 // The registry, the options and the configuration as JSON, for every mechanism there is.
 #include "attention.h"
-#include "../core/test.h"
+#include "core/base/test.h"
 
 #include <stdlib.h>
 

@@ -1,10 +1,10 @@
 // Softmax attention as it ships, against the C twin: built for bf16 with cuDNN, through that; else through the tiled kernel.
 // Bounds are shares of the largest number; in bf16 weights and results are rounded, 2^-9 of each.
 #include "attention_gpu.h"
-#include "../core/test_gpu.h"
+#include "core/gpu/test_gpu.h"
 
 extern "C" {
-#include "../core/memory.h"
+#include "core/base/memory.h"
 }
 
 #include <math.h>

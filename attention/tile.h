@@ -7,7 +7,7 @@
 #ifndef ATTENTION_TILE_H
 #define ATTENTION_TILE_H
 
-#include "../core/real.h"
+#include "core/base/real.h"
 
 #include <stddef.h>
 

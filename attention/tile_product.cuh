@@ -7,7 +7,7 @@
 #ifndef ATTENTION_TILE_PRODUCT_CUH
 #define ATTENTION_TILE_PRODUCT_CUH
 
-#include "../core/cuda_common.h"
+#include "core/gpu/cuda_common.h"
 
 #ifdef PRECISION_BF16
 #include <mma.h>

@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
 #include "dataloader.h"
 #include "shard.h"
-#include "../core/json.h"
-#include "../core/memory.h"
-#include "../core/random.h"
+#include "core/base/json.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,8 +3,8 @@
 #ifndef DATALOADER_DATALOADER_H
 #define DATALOADER_DATALOADER_H
 
-#include "../core/error.h"
-#include "../core/file.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
 
 #include <jansson.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 #include "merge_queue.h"
-#include "../core/memory.h"
+#include "core/base/memory.h"
 
 #include <stdlib.h>
 

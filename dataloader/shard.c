@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 #include "shard.h"
-#include "../core/memory.h"
+#include "core/base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

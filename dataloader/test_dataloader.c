@@ -1,9 +1,9 @@
 // Shards and the loader: the format, every bad file of the list in docs/data.md, order, ranks, resume, evaluation.
 #define _GNU_SOURCE
 #include "shard.h"
-#include "../core/memory.h"
-#include "../core/random.h"
-#include "../core/test.h"
+#include "core/base/memory.h"
+#include "core/base/random.h"
+#include "core/base/test.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -6,11 +6,11 @@
 #include "text_reader.h"
 #include "tokenizer.h"
 #include "tokenizer_train.h"
-#include "../core/file.h"
-#include "../core/memory.h"
-#include "../core/progress.h"
-#include "../core/random.h"
-#include "../core/test.h"
+#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/progress.h"
+#include "core/base/random.h"
+#include "core/base/test.h"
 
 #include <jansson.h>
 #include <stdlib.h>

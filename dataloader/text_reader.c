@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "text_reader.h"
 #include "pieces.h"
-#include "../core/memory.h"
+#include "core/base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
 #ifndef DATALOADER_TEXT_READER_H
 #define DATALOADER_TEXT_READER_H
 
-#include "../core/error.h"
+#include "core/base/error.h"
 
 #include <stddef.h>
 #include <stdint.h>

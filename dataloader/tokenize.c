@@ -5,11 +5,11 @@
 #include "text_reader.h"
 #include "tokenizer.h"
 #include "tokenizer_train.h"
-#include "../core/json.h"
-#include "../core/memory.h"
-#include "../core/options.h"
-#include "../core/progress.h"
-#include "../core/random.h"
+#include "core/base/json.h"
+#include "core/base/memory.h"
+#include "core/base/options.h"
+#include "core/base/progress.h"
+#include "core/base/random.h"
 
 #include <errno.h>
 #include <math.h>

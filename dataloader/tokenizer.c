@@ -1,8 +1,8 @@
 #include "tokenizer.h"
 #include "merge_queue.h"
 #include "pieces.h"
-#include "../core/file.h"
-#include "../core/memory.h"
+#include "core/base/file.h"
+#include "core/base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

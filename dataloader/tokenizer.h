@@ -3,7 +3,7 @@
 #ifndef DATALOADER_TOKENIZER_H
 #define DATALOADER_TOKENIZER_H
 
-#include "../core/file.h"
+#include "core/base/file.h"
 
 #include <stddef.h>
 #include <stdint.h>

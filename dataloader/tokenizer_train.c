@@ -1,9 +1,9 @@
 #include "tokenizer_train.h"
 #include "pieces.h"
 #include "tokenizer.h"
-#include "../core/file.h"
-#include "../core/memory.h"
-#include "../core/progress.h"
+#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/progress.h"
 
 #include <stdlib.h>
 #include <string.h>

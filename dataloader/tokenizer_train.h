@@ -3,7 +3,7 @@
 #ifndef DATALOADER_TOKENIZER_TRAIN_H
 #define DATALOADER_TOKENIZER_TRAIN_H
 
-#include "../core/error.h"
+#include "core/base/error.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,13 +1,13 @@
 // attention_eval: one attention on tensors from a file, so that anyone can check and time the C code from Python.
 //
-//   build/attention_eval --in IN.safetensors --out OUT.safetensors --attention slay [options]
+//   build/dev/attention_eval --in IN.safetensors --out OUT.safetensors --attention slay [options]
 //
 // IN holds q, k, v (B,H,T,d), for --mode backward also dout, and any of the mechanism's constants under their names; those
 // that are absent are drawn from --seed. OUT holds o and, after backward, dq, dk, dv: float32, (B,H,T,d).
-#include "../attention/attention.h"
-#include "../core/memory.h"
-#include "../core/progress.h"
-#include "../core/safetensors.h"
+#include "attention/attention.h"
+#include "core/base/memory.h"
+#include "core/base/progress.h"
+#include "core/model/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,13 @@
 // gpt2_eval: the logits of a checkpoint on tokens from a file, so that anyone can compare the C model with another one.
 //
-//   build/gpt2_eval --model DIRECTORY --in IN.safetensors --out OUT.safetensors
+//   build/dev/gpt2_eval --model DIRECTORY --in IN.safetensors --out OUT.safetensors
 //
 // IN holds `tokens` (B,T), of any integer type; OUT receives `logits` (B,T,V), float32.
 #define GPT2_MODEL_ONLY
 #if defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wunused-function" // no backward pass here
 #endif
-#include "../train_gpt2.c"
+#include "train_gpt2.c"
 
 typedef struct {
     const char *model, *in, *out;

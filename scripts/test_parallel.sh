@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests of training on many processes, with real ones on this machine: the same losses as one process, ZeRO, resuming on
-# another number of ranks, and every way in which one rank can go wrong. Needs ./train_gpt2, build/test_parallel and
+# another number of ranks, and every way in which one rank can go wrong. Needs ./train_gpt2, build/core/ranks/test_parallel and
 # mpirun; makes its own data. Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
@@ -52,18 +52,18 @@ alone() { ./train_gpt2 "$@" >"$work/out" 2>"$work/err" </dev/null; }
 # ---- the messages themselves, in every number of ranks that matters
 
 for number in 2 3 4; do
-    works "messages between $number ranks" ranks "$number" "$build/test_parallel"
+    works "messages between $number ranks" ranks "$number" "$build/core/ranks/test_parallel"
     check_equal "messages between $number ranks: summary" "$(tail -n 1 "$work/out" | tr -d '\r')" "5 passed, 0 failed"
 done
 
 # ---- the GPU's: NCCL's calls, which the CPU execution of .cu files carries over MPI
 
-cudacc="dev/cuda_on_cpu/cudacc --mode=fast -fopenmp -DHAVE_MPI"
+cudacc="dev/cuda_on_cpu/cudacc --mode=fast -I. -fopenmp -DHAVE_MPI"
 libraries=$(sed -n 's/^CONFIG_\(MPI_\)\{0,1\}LIBS := //p' "$build/config.mk" | tr '\n' ' ')
 # shellcheck disable=SC2086
 build_gpu_test() {
-    for name in cuda_common parallel_nccl test_parallel_gpu; do
-        $cudacc -c core/$name.cu -o "$work/$name.o" || return 1
+    for name in gpu/cuda_common ranks/parallel_nccl ranks/test_parallel_gpu; do
+        $cudacc -c core/$name.cu -o "$work/${name#*/}.o" || return 1
     done
     $cudacc "$work/test_parallel_gpu.o" "$work/parallel_nccl.o" "$work/cuda_common.o" "$build/libslay.a" $libraries -lm -o "$work/test_parallel_gpu"
 }

@@ -72,7 +72,7 @@ check_equal "a test that does nothing" "$(count "$work/empty.sh")" "1: 0 passed,
 check_equal "a test without a last line" "$(count "$work/dumb.sh")" "1: 0 passed, 1 failed, 0 skipped"
 check_equal "skipping without a reason" "$(count "$work/silent.sh")" "1: 1 passed, 1 failed, 1 skipped"
 cat >"$work/skips.c" <<'END'
-#include "core/test.h"
+#include "core/base/test.h"
 static void runs(void) { CHECK(1); }
 static void cannot(void) { SKIP("no such thing here"); }
 static void fails_first(void) { CHECK(0); SKIP("too late"); }

@@ -160,7 +160,7 @@ check "in the same order" cmp "$work/common_c" "$work/common_cu"
         ! run "$fp32" too_small $small --steps 1
         unset CUDA_ON_CPU_MEMORY_MB
         check "no memory: file, line, call, hint" \
-            grep -q "^core/[a-z_]*\.cu:[0-9]*: cudaMalloc(.*: out of memory (use .*)" "$work/err"
+            grep -q "^core/[a-z_/]*\.cu:[0-9]*: cudaMalloc(.*: out of memory (use .*)" "$work/err"
         "$fp32" --help >"$work/help"
         for option in $(grep -o -e '--[A-Za-z-]*' "$work/err"); do
             check "no memory: the hint's $option" grep -q -e "$option\>" "$work/help"

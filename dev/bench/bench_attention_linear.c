@@ -1,6 +1,6 @@
 // The linear attentions against this project's softmax, against their own length, and in memory:
 //
-//   build/bench_attention_linear [speed] [growth] [memory] [step]     (all of them when none is named)
+//   build/dev/bench/bench_attention_linear [speed] [growth] [memory] [step]     (all of them when none is named)
 //
 //   speed    forward + backward at 12 heads of 64: softmax and slay, interleaved, by length
 //   growth   forward with its projections, embed 256 in 8 heads, from T = 16384 to 131072: eight times the length should
@@ -10,12 +10,12 @@
 //
 // Everything that is compared runs in turns, and the medians of the turns are compared: on a shared machine both sides
 // suffer alike. Times are of the wall clock, with OMP_NUM_THREADS threads.
-#include "../../attention/attention.h"
-#include "../../core/error.h"
-#include "../../core/matmul.h"
-#include "../../core/memory.h"
-#include "../../core/progress.h"
-#include "../../core/random.h"
+#include "attention/attention.h"
+#include "core/base/error.h"
+#include "core/math/matmul.h"
+#include "core/base/memory.h"
+#include "core/base/progress.h"
+#include "core/base/random.h"
 
 #include <omp.h>
 #include <stdio.h>

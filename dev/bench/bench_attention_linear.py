@@ -27,7 +27,7 @@ parser.add_argument("--heads", type=int, default=12)
 parser.add_argument("--head-size", type=int, default=64)
 parser.add_argument("--wanted", type=float, default=5)
 parser.add_argument("--judged-from", type=int, default=4096, help="shortest length that has to be so much faster")
-parser.add_argument("--program", default="build/bench_attention_softmax")
+parser.add_argument("--program", default="build/dev/bench/bench_attention_softmax")
 args = parser.parse_args()
 
 os.environ["OMP_NUM_THREADS"] = str(args.threads)

@@ -1,6 +1,6 @@
 // One attention layer by sequence length: time and memory of every mechanism.
 //
-//   build/bench_attention_scaling [--attentions NAMES] [--from T] [--to T] [--backward-to T] [--seconds S]
+//   build/dev/bench/bench_attention_scaling [--attentions NAMES] [--from T] [--to T] [--backward-to T] [--seconds S]
 //
 // The layer is the paper's: embed 256 in 8 heads, batch 1, causal, projections included. For each mechanism and length
 // T = from, 2 from, ... to, a process of its own runs the forward pass, and up to --backward-to forward and backward,
@@ -9,14 +9,14 @@
 //   attention <tab> T <tab> forward ms <tab> forward + backward ms <tab> forward MB <tab> forward + backward MB
 //
 // with "-" for what was not measured. dev/bench/scaling_page.py makes the table, the plot and the JSON of it.
-#include "../../attention/attention.h"
-#include "../../core/error.h"
-#include "../../core/matmul.h"
-#include "../../core/memory.h"
-#include "../../core/options.h"
-#include "../../core/progress.h"
-#include "../../core/random.h"
-#include "../../core/threads.h"
+#include "attention/attention.h"
+#include "core/base/error.h"
+#include "core/math/matmul.h"
+#include "core/base/memory.h"
+#include "core/base/options.h"
+#include "core/base/progress.h"
+#include "core/base/random.h"
+#include "core/base/threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 // Times one attention, forward and backward, whenever it is asked to: each line "T" on standard input gives a line
 // "forward_ms backward_ms" on standard output. bench_attention_softmax.py drives it, side by side with PyTorch.
 //
-//   build/bench_attention_softmax [attention [B [heads [head size]]]]      default: softmax 1 12 64
-#include "../../attention/attention.h"
-#include "../../core/memory.h"
-#include "../../core/progress.h"
-#include "../../core/random.h"
+//   build/dev/bench/bench_attention_softmax [attention [B [heads [head size]]]]      default: softmax 1 12 64
+#include "attention/attention.h"
+#include "core/base/memory.h"
+#include "core/base/progress.h"
+#include "core/base/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>

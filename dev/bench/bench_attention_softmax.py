@@ -23,7 +23,7 @@ parser.add_argument("--rounds", type=int, default=15)
 parser.add_argument("--batch", type=int, default=1)
 parser.add_argument("--heads", type=int, default=12)
 parser.add_argument("--head-size", type=int, default=64)
-parser.add_argument("--program", default="build/bench_attention_softmax")
+parser.add_argument("--program", default="build/dev/bench/bench_attention_softmax")
 args = parser.parse_args()
 
 os.environ["OMP_NUM_THREADS"] = str(args.threads)

@@ -25,7 +25,7 @@ from results import add_round_options, machine_now, quartiles, record, rounds_un
 CONTEXT, VOCABULARY, LAYERS, HEADS, WIDTH = 1024, 50257, 12, 12, 768
 SHORT, LONG = 5, 512
 PROMPT_TOKEN = " a"  # a token of GPT-2's vocabulary and of the one made here
-KINDS = {"fp32": 3.5, "bf16": 1.5, "int8": 1}  # bytes per weight: core/packed_rows.h
+KINDS = {"fp32": 3.5, "bf16": 1.5, "int8": 1}  # bytes per weight: core/math/packed_rows.h
 PAIRS = [("slay.c fp32", "llama.cpp F32")] + [(f"slay.c {kind}", "slay.c fp32") for kind in ("bf16", "int8")]
 TITLES = f"prefill {LONG}", f"decode at {SHORT}", f"decode at {LONG}"
 

@@ -4,8 +4,8 @@ microseconds for one more token at several positions, and the memory of the cach
 heads, batch 1). Prints tables in Markdown, ready to paste. `make bench-gpu` runs it.
   build/cuda/bf16/bench_gpu [C NH LONGEST [STEPS]]     LONGEST: 128 at least; STEPS: of decoding, measured at once
 */
-#include "../../attention/attention_gpu.h"
-#include "../../core/gpu_peak.h"
+#include "attention/attention_gpu.h"
+#include "core/gpu/gpu_peak.h"
 
 #include <math.h>
 #include <vector>

@@ -15,7 +15,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 # shellcheck disable=SC2086
-"$programs/bench_gpu" ${ATTENTION_SIZES:-} || exit 1
+"$programs/dev/bench/bench_gpu" ${ATTENTION_SIZES:-} || exit 1
 
 python3 - "$work/train.bin" <<'PYTHON' || exit 1
 import array, random, sys
@@ -78,7 +78,7 @@ while read -r case sizes; do
     [ "$case" = "$before" ] || printf '\n%s: %s\n' "$case" "$sizes"
     before=$case
     # shellcheck disable=SC2086
-    "$programs/$case" $sizes
+    "$programs/dev/cuda/$case" $sizes
 done <<CASES
 ${CASES:-layernorm 65536 768
 layernorm_backward 65536 768

@@ -1,12 +1,12 @@
 // How fast the loader delivers tokens, in order and shuffled, beside the bare work of widening uint16 to int32.
-//   build/bench_loader [--tokens 100M] [--repeats 5]
+//   build/dev/bench/bench_loader [--tokens 100M] [--repeats 5]
 // The variants take turns, so that a busy machine hurts all of them alike; the median is shown.
 #define _GNU_SOURCE
-#include "../../core/memory.h"
-#include "../../core/options.h"
-#include "../../core/progress.h"
-#include "../../core/random.h"
-#include "../../dataloader/dataloader.h"
+#include "core/base/memory.h"
+#include "core/base/options.h"
+#include "core/base/progress.h"
+#include "core/base/random.h"
+#include "dataloader/dataloader.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,11 +1,11 @@
 // What the machine can do at this moment, as one line of JSON, by all threads: the rate of multiplications and additions
 // with nothing else to do, that of a large matrix product, and that of reading memory from end to end. The other benchmarks ask in every round, because on a shared machine both change
 // from second to second.
-#include "../../core/matmul.h"
-#include "../../core/memory.h"
-#include "../../core/progress.h"
-#include "../../core/threads.h"
-#include "../../core/vectors.h"
+#include "core/math/matmul.h"
+#include "core/base/memory.h"
+#include "core/base/progress.h"
+#include "core/base/threads.h"
+#include "core/math/vectors.h"
 
 #include <omp.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 // Our matrix product against OpenBLAS's on the products of training steps, in turns, each time on operands that the caches
 // have forgotten: GFLOP/s of both and their ratio. About a minute.
-#include "../../core/memory.h"
-#include "../../core/product.h"
-#include "../../core/progress.h"
-#include "../../core/threads.h"
+#include "core/base/memory.h"
+#include "core/math/product.h"
+#include "core/base/progress.h"
+#include "core/base/threads.h"
 
 #include <cblas.h>
 #include <stdio.h>

@@ -26,7 +26,7 @@ import naive_bpe
 TOKENIZE = os.environ.get("TOKENIZE", "./tokenize")
 ROUNDS = int(os.environ.get("ROUNDS", "7"))
 GPT2 = "data/gpt2.tiktoken"
-SOURCES = ["dataloader/tokenizer.c", "dataloader/merge_queue.c", "core/error.c", "core/file.c", "core/memory.c"]
+SOURCES = ["dataloader/tokenizer.c", "dataloader/merge_queue.c", "core/base/error.c", "core/base/file.c", "core/base/memory.c"]
 
 
 def seconds(action, clock=time.perf_counter):
@@ -45,7 +45,7 @@ class Library:
     def __init__(self, directory):
         path = os.path.join(directory, "tokenizer.so")
         compiler = os.environ.get("CC", "cc")
-        flags = ["-std=gnu11", "-O3", "-march=native", "-shared", "-fPIC"]
+        flags = ["-std=gnu11", "-O3", "-march=native", "-shared", "-fPIC", "-I."]
         subprocess.run([compiler, *flags, *SOURCES, "-lxxhash", "-o", path], check=True)
         self.c = ctypes.CDLL(path)
         self.c.tokenizer_encoder_create.restype = ctypes.c_void_p

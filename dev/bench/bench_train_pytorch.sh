@@ -13,5 +13,5 @@ if ! "$python" -c "import torch, numpy" 2>/dev/null; then
     echo "installing torch and numpy into build/venv-bench (once; torch is large)"
     "$python" -m pip install --quiet torch numpy || { echo "cannot install torch; is the network there?" >&2; exit 1; }
 fi
-make --no-print-directory -s train_gpt2 build/bench_machine || exit 1
+make --no-print-directory -s train_gpt2 build/dev/bench/bench_machine || exit 1
 exec "$python" dev/bench/bench_train_pytorch.py "$@"

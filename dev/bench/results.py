@@ -44,7 +44,7 @@ def rounds_until_settled(options, take_round, ratios_of):
 
 def machine_now(threads):
     """{"peak_gflops": ..., "gflops": ..., "gigabytes_per_second": ...}, as the machine is at this moment."""
-    return json.loads(subprocess.run(["build/bench_machine", str(threads)], check=True, capture_output=True).stdout)
+    return json.loads(subprocess.run(["build/dev/bench/bench_machine", str(threads)], check=True, capture_output=True).stdout)
 
 
 def record(work, unit, ours, peer, theirs, ratios, wanted=None, share=None):

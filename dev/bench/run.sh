@@ -24,12 +24,12 @@ if ! "$python" -c "import torch, numpy, tiktoken, regex, safetensors, xllamacpp"
     # shellcheck disable=SC2086
     "$python" -m pip install --quiet $packages || { echo "cannot install $packages; is the network there?" >&2; exit 1; }
 fi
-make --no-print-directory -s all build/bench_attention_softmax build/bench_attention_linear \
-    build/bench_attention_scaling build/bench_loader build/bench_product build/bench_machine || exit 1
+make --no-print-directory -s all build/dev/bench/bench_attention_softmax build/dev/bench/bench_attention_linear \
+    build/dev/bench/bench_attention_scaling build/dev/bench/bench_loader build/dev/bench/bench_product build/dev/bench/bench_machine || exit 1
 mkdir -p build/bench docs/results
 machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr | sed 's/-.*//'), $(date +%Y-%m-%d)"
 
-bench_products() { build/bench_product; }
+bench_products() { build/dev/bench/bench_product; }
 train() { "$python" dev/bench/bench_train_pytorch.py "$@"; }
 bench_train64() { train --batch 4 --sequence 64 --steps 3 --most-rounds 12 --peers eager,compile --wanted 1.4,1.3 --start-up; }
 bench_train256() { train --batch 4 --sequence 256 --steps 1 --most-rounds 10 --peers eager,compile --wanted 1.4,1.3; }
@@ -50,20 +50,20 @@ bench_memory() {
 bench_attention() {
     "$python" dev/bench/bench_attention_softmax.py
     "$python" dev/bench/bench_attention_linear.py
-    build/bench_attention_linear
+    build/dev/bench/bench_attention_linear
 }
 bench_scaling() {
-    build/bench_attention_scaling --attentions softmax,yat,yat-spherical --to 16384 >build/scaling_quadratic.tsv
-    build/bench_attention_scaling --attentions softmax,yat,yat-spherical --from 32768 --to 131072 --backward-to 0 \
+    build/dev/bench/bench_attention_scaling --attentions softmax,yat,yat-spherical --to 16384 >build/scaling_quadratic.tsv
+    build/dev/bench/bench_attention_scaling --attentions softmax,yat,yat-spherical --from 32768 --to 131072 --backward-to 0 \
         >>build/scaling_quadratic.tsv
-    build/bench_attention_scaling --attentions uniform,elu,cosformer,favor,rff,slay --to 131072 --backward-to 131072 \
+    build/dev/bench/bench_attention_scaling --attentions uniform,elu,cosformer,favor,rff,slay --to 131072 --backward-to 131072 \
         >build/scaling_linear.tsv
     "$python" dev/bench/scaling_page.py build/scaling_quadratic.tsv build/scaling_linear.tsv \
         --out docs/results/attention_scaling --machine "$machine." && cat docs/results/attention_scaling.md
 }
 bench_decode() { "$python" dev/bench/bench_decode.py; }
 bench_data() {
-    build/bench_loader
+    build/dev/bench/bench_loader
     "$python" dev/bench/bench_reading.py
     [ -r data/austen/train.txt ] || { echo "scripts/get_corpus.sh austen fetches the tokenizer's text"; return; }
     "$python" dev/bench/bench_tokenizer.py data/austen/train.txt

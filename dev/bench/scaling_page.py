@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Table, plot and JSON of what build/bench_attention_scaling measured.
+"""Table, plot and JSON of what build/dev/bench/bench_attention_scaling measured.
 
     dev/bench/scaling_page.py MEASURED.tsv... --out docs/results/attention_scaling
 
@@ -160,7 +160,7 @@ def main():
         file.write(picture(rows))
     with open(options.out + ".md", "w") as file:
         file.write("# One attention layer by sequence length\n\nEmbed 256 in 8 heads, batch 1, causal, projections included, "
-                   "default options, fp32. Made by `build/bench_attention_scaling` and `dev/bench/scaling_page.py`. "
+                   "default options, fp32. Made by `build/dev/bench/bench_attention_scaling` and `dev/bench/scaling_page.py`. "
                    f"{options.machine}\n\n![time and memory against length]({name}.svg)\n\n"
                    + table(rows, "forward_ms", "Forward, ms") + "\n"
                    + table(rows, "forward_backward_ms", "Forward and backward, ms") + "\n"

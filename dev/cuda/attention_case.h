@@ -3,10 +3,10 @@
 #ifndef DEV_CUDA_ATTENTION_CASE_H
 #define DEV_CUDA_ATTENTION_CASE_H
 
-#include "../../attention/yat.cuh"
+#include "attention/yat.cuh"
 
 extern "C" {
-#include "../../core/random.h"
+#include "core/base/random.h"
 }
 
 #include <math.h>

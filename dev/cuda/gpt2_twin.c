@@ -1,7 +1,7 @@
 // The C side of test_gpt2.cu and of the progressions in this folder: the layers and the model of train_gpt2.c, under names
 // that C++ can link to.
 #define GPT2_MODEL_ONLY
-#include "../../train_gpt2.c"
+#include "train_gpt2.c"
 #include "gpt2_twin.h"
 
 void *twin_create(const Settings *settings, const Attention *attention) {

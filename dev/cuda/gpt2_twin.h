@@ -3,7 +3,7 @@
 #ifndef DEV_CUDA_GPT2_TWIN_H
 #define DEV_CUDA_GPT2_TWIN_H
 
-#include "../../core/training.h"
+#include "core/train/training.h"
 
 #include <stdint.h>
 

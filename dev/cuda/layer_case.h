@@ -4,8 +4,8 @@
 #define DEV_CUDA_LAYER_CASE_H
 
 #define GPT2_MODEL_ONLY
-#include "../../train_gpt2.cu"
-#include "../../core/test_gpu.h"
+#include "train_gpt2.cu"
+#include "core/gpu/test_gpu.h"
 
 extern "C" {
 #include "gpt2_twin.h"

@@ -12,10 +12,10 @@
 //      one head and sequence per product, segments that bound the scratch, and feature maps that are products of two.
 //
 // Every version is compared with the C code (attention/elu.c). On a GPU the times mean something.
-#include "../../attention/linear_gpu.h"
+#include "attention/linear_gpu.h"
 
 extern "C" {
-#include "../../core/random.h"
+#include "core/base/random.h"
 }
 
 #include <math.h>

@@ -42,7 +42,7 @@ def run(command, with_errors=False, **options):
 
 
 def sources():
-    return [f for f in ["train_gpt2.cu", "sample_gpt2.cu"] + sorted(glob.glob("core/*.cu")) + sorted(glob.glob("attention/*.cu"))
+    return [f for f in ["train_gpt2.cu", "sample_gpt2.cu"] + sorted(glob.glob("core/*/*.cu")) + sorted(glob.glob("attention/*.cu"))
             if not os.path.basename(f).startswith("test_")]
 
 
@@ -129,7 +129,7 @@ def kernel_table(out, args, build):
 def launch_sizes(args, build):
     program = os.path.join(args.build, "launch_sizes_" + build)
     run([args.nvcc, "-std=c++17", "-arch=sm_80", "-I."] + (["-DPRECISION_BF16"] if build == "bf16" else []) +
-        ["dev/cuda/launch_sizes.cu", "core/cuda_common.cu", "-lcublas", "-o", program])
+        ["dev/cuda/launch_sizes.cu", "core/gpu/cuda_common.cu", "-lcublas", "-o", program])
     return run([program])
 
 
@@ -365,7 +365,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument("--build", default="build/cuda/report")
-    parser.add_argument("--traffic", default="build/cuda_on_cpu/count-bf16/traffic")
+    parser.add_argument("--traffic", default="build/cuda_on_cpu/count-bf16/dev/cuda/traffic")
     parser.add_argument("--objects", default="build/cuda", help="where make cuda leaves what ptxas says, bf16/ and fp32/")
     parser.add_argument("--out", default="docs/cuda_report.md")
     args = parser.parse_args()

@@ -7,9 +7,9 @@
 //     traffic optional TOKENS                                           kernels that only some runs launch, once each
 //     traffic weights COUNT                                             weights made ready for decoding
 #define GPT2_SAMPLER_ONLY
-#include "../../sample_gpt2.cu"
+#include "sample_gpt2.cu"
 
-#include "../../core/test_gpu.h"
+#include "core/gpu/test_gpu.h"
 
 // The command line: its words and what its options make of the attention.
 typedef struct {

@@ -3,16 +3,16 @@
 
 # ---- what there is: library .cu files, and tests *_gpu.cu beside them
 CUDNN_TEST_SOURCE    := attention/test_softmax_gpu.cu
-CUDA_TEST_SOURCES    := $(filter-out $(CUDNN_TEST_SOURCE),$(wildcard core/test_*_gpu.cu attention/test_*_gpu.cu dataloader/test_*_gpu.cu)) test_gpt2.cu
-CUDA_LIBRARY_SOURCES := $(filter-out $(CUDA_TEST_SOURCES) $(CUDNN_TEST_SOURCE),$(wildcard core/*.cu attention/*.cu))
-CUDA_TESTS           := $(patsubst %.cu,%,$(notdir $(CUDA_TEST_SOURCES)))
+CUDA_TEST_SOURCES    := $(filter-out $(CUDNN_TEST_SOURCE),$(wildcard $(GPU_ROOMS:%=%/test_*_gpu.cu))) test_gpt2.cu
+CUDA_LIBRARY_SOURCES := $(filter-out $(CUDA_TEST_SOURCES) $(CUDNN_TEST_SOURCE),$(wildcard $(GPU_ROOMS:%=%/*.cu)))
+CUDA_TESTS           := $(CUDA_TEST_SOURCES:%.cu=%)
 # The progressions from naive to shipped kernels, dev/cuda/*.cu; each version is checked: make test-cuda-cases.
 CUDA_CASES           := layernorm layernorm_backward linear_gelu classifier adamw gradient_norm embedding_backward \
                         attention_forward attention_backward attention_decode linear_attention
 CUDA_CASE_PROGRAMS   := $(CUDA_CASES) traffic
 CUDACC               := dev/cuda_on_cpu/cudacc
 CUDACC_PARTS         := $(CUDACC) dev/cuda_on_cpu/rewrite_cuda.py $(wildcard dev/cuda_on_cpu/include/*.h dev/cuda_on_cpu/include/*/*.h)
-CUDA_FLAGS           := -Wall -Wextra -fopenmp $(filter -D%,$(CONFIG_CFLAGS)) $(EXTRA_CUDA_FLAGS)
+CUDA_FLAGS           := -I. -Wall -Wextra -fopenmp $(filter -D%,$(CONFIG_CFLAGS)) $(EXTRA_CUDA_FLAGS)
 # Empty where there are no CUDA headers; then no .cu file is compiled and the tests are counted as skipped.
 CUDA_HEADERS         := $(shell dev/cuda_on_cpu/headers.sh --find)
 CUDA_WHY_NOT         := $(if $(CUDA_HEADERS),,$(shell dev/cuda_on_cpu/headers.sh --why))
@@ -25,30 +25,32 @@ twin_of               = $(if $(filter test_gpt2.cu,$(1)),$(CUDA_TWIN))
 define cuda_rules
 $(BUILD)/cuda_on_cpu/$(1)$(2)/%.o: %.cu $(CUDACC_PARTS)
 	@mkdir -p $$(@D)
-	$(CUDACC) --mode=$(1) $(CUDA_FLAGS) $(3) -c $$< -o $$@
+	$$(call say,cuda,$$@)$(CUDACC) --mode=$(1) $(CUDA_FLAGS) $(3) -c $$< -o $$@
 $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/cuda_on_cpu/$(1)$(2)/%.o)
 	@rm -f $$@
 	ar rcs $$@ $$^
 $(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2 $(BUILD)/cuda_on_cpu/$(1)$(2)/sample_gpt2: %: %.o \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
-	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
-$(BUILD)/cuda_on_cpu/$(1)$(2)/bench_gpu: $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/bench/bench_gpu.o \
+	@mkdir -p $$(@D)
+	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
+$(BUILD)/cuda_on_cpu/$(1)$(2)/dev/bench/bench_gpu: $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/bench/bench_gpu.o \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
-	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
+	@mkdir -p $$(@D)
+	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 $(foreach case,$(CUDA_CASE_PROGRAMS),
-$(BUILD)/cuda_on_cpu/$(1)$(2)/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case).o $(CUDA_TWIN) \
+$(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case).o $(CUDA_TWIN) \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
-	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
+	@mkdir -p $$(@D)
+	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )
 $(foreach test,$(CUDA_TEST_SOURCES),
-$(BUILD)/cuda_on_cpu/$(1)$(2)/$(notdir $(basename $(test))): $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)).o \
+$(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)): $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)).o \
     $(call twin_of,$(test)) $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
-	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
+	@mkdir -p $$(@D)
+	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )
 endef
 $(foreach mode,fast check asan valgrind count,$(eval $(call cuda_rules,$(mode),,))$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
-
-$(foreach program,test_parallel_gpu test_gpt2 train_gpt2 sample_gpt2 $(CUDA_CASE_PROGRAMS),$(BUILD)/cuda_on_cpu/%/$(program)): LDLIBS += $(CONFIG_MPI_LIBS)
 
 all_cuda_tests_of    = $(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
 cuda_tests_of        = $(if $(CUDA_HEADERS),$(all_cuda_tests_of))
@@ -69,21 +71,22 @@ $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/%.o: attention/%.cu $(CUDACC_PARTS)
 	@mkdir -p $$(@D)
 	$(CUDACC) --mode=$(1) $(CUDA_FLAGS) -DPRECISION_BF16 -DUSE_CUDNN -c $$< -o $$@
 $(BUILD)/cuda_on_cpu/$(1)-cudnn/train_gpt2: $(BUILD)/cuda_on_cpu/$(1)-bf16/train_gpt2.o
-$(BUILD)/cuda_on_cpu/$(1)-cudnn/test_softmax_gpu: $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/test_softmax_gpu.o
-$(BUILD)/cuda_on_cpu/$(1)-cudnn/train_gpt2 $(BUILD)/cuda_on_cpu/$(1)-cudnn/test_softmax_gpu: \
+$(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/test_softmax_gpu: $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/test_softmax_gpu.o
+$(BUILD)/cuda_on_cpu/$(1)-cudnn/train_gpt2 $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/test_softmax_gpu: \
     $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/softmax.o $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/softmax_cudnn.o \
     $(BUILD)/cuda_on_cpu/$(1)-bf16/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
-	$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o,$$^) $$(filter %.a,$$^) $$(LDLIBS) $(CONFIG_MPI_LIBS) -o $$@
+	@mkdir -p $$(@D)
+	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o,$$^) $$(filter %.a,$$^) $$(LDLIBS) -o $$@
 endef
 $(foreach mode,fast check asan,$(eval $(call cudnn_rules,$(mode))))
 CUDNN_HEADER        := $(firstword $(foreach directory,$(CUDA_HEADERS),$(wildcard $(directory)/cudnn_graph.h)))
 with_cudnn           = $(if $(CUDNN_HEADER),$(BUILD)/cuda_on_cpu/$(1))
-CUDA_FAST_TESTS     += $(call with_cudnn,fast-cudnn/test_softmax_gpu)
-CUDA_CHECK_TESTS    += $(call with_cudnn,check-cudnn/test_softmax_gpu)
-CUDA_ASAN_TESTS     += $(call with_cudnn,asan-cudnn/test_softmax_gpu)
+CUDA_FAST_TESTS     += $(call with_cudnn,fast-cudnn/attention/test_softmax_gpu)
+CUDA_CHECK_TESTS    += $(call with_cudnn,check-cudnn/attention/test_softmax_gpu)
+CUDA_ASAN_TESTS     += $(call with_cudnn,asan-cudnn/attention/test_softmax_gpu)
 CUDA_FAST_PROGRAMS  += $(call with_cudnn,fast-cudnn/train_gpt2)
 # What run_tests.sh is told of the tests that cannot be built, in mode $(1).
-cudnn_test_of        = $(BUILD)/cuda_on_cpu/$(1)-cudnn/test_softmax_gpu
+cudnn_test_of        = $(BUILD)/cuda_on_cpu/$(1)-cudnn/attention/test_softmax_gpu
 cuda_left_out_of     = $(if $(CUDA_HEADERS),$(if $(CUDNN_HEADER),,--left-out '$(cudnn_test_of): there is no cudnn_graph.h'),\
                        $(foreach test,$(all_cuda_tests_of) $(cudnn_test_of) scripts/test_train_gpu.sh,\
                        --left-out '$(test): $(CUDA_WHY_NOT)'))
@@ -95,8 +98,8 @@ test-harness: $(BUILD)/config.mk
 	@WITH_VALGRIND=1 scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
 test-cuda: $(CUDA_FAST_TESTS)
 	@scripts/run_tests.sh $(call cuda_left_out_of,fast) $^
-CUDA_CASE_TESTS     := $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
-test-cuda-cases: $(CUDA_CASE_TESTS) $(BUILD)/cuda_on_cpu/fast-bf16/bench_gpu $(CUDA_FAST_PROGRAMS)
+CUDA_CASE_TESTS     := $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/dev/cuda/%))
+test-cuda-cases: $(CUDA_CASE_TESTS) $(BUILD)/cuda_on_cpu/fast-bf16/dev/bench/bench_gpu $(CUDA_FAST_PROGRAMS)
 	@scripts/run_tests.sh $(CUDA_CASE_TESTS) dev/bench/test_bench_gpu.sh
 test-cuda-check: $(CUDA_CHECK_TESTS) $(call cuda_programs_of,check) $(PROGRAMS)
 	@CUDA_MODE=check scripts/run_tests.sh $(call cuda_left_out_of,check) $(CUDA_CHECK_TESTS) $(CUDA_SCRIPTS)
@@ -104,7 +107,7 @@ test-cuda-asan: $(CUDA_ASAN_TESTS) $(call cuda_programs_of,asan) $(PROGRAMS)
 	@CUDA_MODE=asan ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $(call cuda_left_out_of,asan) $(CUDA_ASAN_TESTS) $(CUDA_SCRIPTS)
 # Valgrind takes fifty times the time: of each program the tests that launch every kernel, with the smallest shapes
 # (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not know
-# is a failure (core/test.h).
+# is a failure (core/base/test.h).
 VALGRIND_test_linear_gpu    := test_many_segments,test_prefill_in_segments
 VALGRIND_test_quadratic_gpu := heads_of_odd_size,near_pairs_keep_their_digits,steps_with_a_small_cache,$\
     levels_rise_with_weights_behind_them
@@ -126,9 +129,9 @@ test-cuda-schedules: $(CUDA_FAST_TESTS)
 	done
 
 # ---- do the tests notice broken kernels? MUTANT_OPTIONS='--only layernorm' for some, README.md for more
-MUTANT_FILES ?= $(filter-out core/test_gpu.h,$(CUDA_LIBRARY_SOURCES) $(wildcard core/*.cuh attention/*.cuh core/*_gpu.h \
-                attention/*_gpu.h core/cuda_common.h) train_gpt2.cu sample_gpt2.cu)
-MUTANT_TESTS ?= $(filter-out test_parallel_gpu,$(CUDA_TESTS))
+MUTANT_FILES ?= $(filter-out core/gpu/test_gpu.h,$(CUDA_LIBRARY_SOURCES) $(wildcard $(GPU_ROOMS:%=%/*.cuh) $(GPU_ROOMS:%=%/*_gpu.h)) \
+                core/gpu/cuda_common.h train_gpt2.cu sample_gpt2.cu)
+MUTANT_TESTS ?= $(filter-out %/test_parallel_gpu,$(CUDA_TESTS))
 .PHONY: test-mutants
 test-mutants: $(BUILD)/libslay.a $(CUDA_TWIN)
 	@python3 dev/cuda_on_cpu/mutants.py --test $$(echo $(MUTANT_TESTS) | tr " " ,) $(MUTANT_OPTIONS) $(MUTANT_FILES)

@@ -84,14 +84,14 @@ def plant_tree(tree, mutants, build):
     by_path = collections.defaultdict(list)
     for mutant in mutants:
         by_path[mutant.path].append(mutant)
-    for folder in ['.', 'core', 'attention', 'build']:
+    for folder in ['.', 'attention', 'build'] + glob.glob('core/*'):
         os.makedirs(os.path.join(tree, folder), exist_ok=True)
     for folder in ['dev', 'dataloader', 'scripts']:
         link_to(folder, os.path.join(tree, folder))
     for name in ['config.mk', 'cuda_headers', 'float', 'libslay.a']:
         if os.path.exists(os.path.join(build, name)):
             link_to(os.path.join(build, name), os.path.join(tree, 'build', name))
-    for path in [name for pattern in ('Makefile', '*.[ch]', '*.cu', 'core/*.*', 'attention/*.*') for name in glob.glob(pattern)]:
+    for path in [name for pattern in ('Makefile', '*.[ch]', '*.cu', 'core/*/*.*', 'attention/*.*') for name in glob.glob(pattern)]:
         if path in by_path:
             with open(path) as file:
                 write_if_changed(os.path.join(tree, path), planted(file.read(), by_path[path]))
@@ -115,8 +115,7 @@ def hash_of_file(path):
 
 def tests_in(program_name):
     """The names of the tests of a program, in the order in which it runs them."""
-    path = [path for folder in ('', '*/', 'dev/*/') for path in glob.glob(f'{folder}{program_name}.cu')][0]
-    with open(path) as file:
+    with open(f'{program_name}.cu') as file:
         return re.findall(r'^\s*RUN\((\w+)\);', file.read(), re.M)
 
 

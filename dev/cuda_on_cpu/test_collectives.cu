@@ -1,6 +1,6 @@
 // NCCL's collectives among the ranks of an MPI program; with one rank where there is no MPI.
-#include "../../core/cuda_common.h"
-#include "../../core/test.h"
+#include "../../core/gpu/cuda_common.h"
+#include "../../core/base/test.h"
 
 #include <nccl.h>
 #include <vector>

@@ -1,6 +1,6 @@
 // Every construct of CUDA that the runtime supports, checked against what it must compute.
-#include "../../core/cuda_common.h"
-#include "../../core/test.h"
+#include "../../core/gpu/cuda_common.h"
+#include "../../core/base/test.h"
 
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>

@@ -1,6 +1,6 @@
 // cuDNN's stand-in: what it refuses. (What it computes: attention/test_softmax_gpu.cu.)
-#include "../../core/cuda_common.h"
-#include "../../core/test.h"
+#include "../../core/gpu/cuda_common.h"
+#include "../../core/base/test.h"
 
 #include <cudnn_frontend.h>
 

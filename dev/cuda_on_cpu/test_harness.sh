@@ -47,7 +47,7 @@ build_program() { # mode program
     [ "$source" = "$2" ] || flags=-DPRECISION_BF16
     local object=$work/$2_$1.o
     if [ ! -f "$object" ] || [ -n "$(find "$here" -newer "$object" \( -name "$source.cu" -o -name '*.h' -o -name cudacc -o -name '*.py' \) -print -quit)" ]; then
-        "$here/cudacc" --mode="$1" --allow-unchecked -Wall -Wextra $flags -c "$here/$source.cu" -o "$object" || return 1
+        "$here/cudacc" --mode="$1" --allow-unchecked -I. -Wall -Wextra $flags -c "$here/$source.cu" -o "$object" || return 1
     fi
     [ "$2" = test_faults ] || set -- "$1" "$2" "$work/cuda_common_$1.o"
     "$here/cudacc" --mode="$1" "$object" ${3:+"$3"} -o "$work/$2_$1"
@@ -62,7 +62,7 @@ programs_of() {
 }
 build_mode() {
     "$here/cudacc" --mode="$1" --runtime-only || return 1
-    "$here/cudacc" --mode="$1" -Wall -Wextra -c core/cuda_common.cu -o "$work/cuda_common_$1.o" || return 1
+    "$here/cudacc" --mode="$1" -I. -Wall -Wextra -c core/gpu/cuda_common.cu -o "$work/cuda_common_$1.o" || return 1
     for program in $(programs_of "$1"); do build_program "$1" "$program" || return 1; done
 }
 for mode in $modes; do

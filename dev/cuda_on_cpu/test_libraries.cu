@@ -1,6 +1,6 @@
 // cuBLAS and cuBLASLt against plain loops, and what they refuse.
-#include "../../core/cuda_common.h"
-#include "../../core/test.h"
+#include "../../core/gpu/cuda_common.h"
+#include "../../core/base/test.h"
 
 #include <cublasLt.h>
 #include <vector>

@@ -1,7 +1,7 @@
 // A kernel with every kind of thing that mutants.py breaks, and its test; test_mutants.py breaks it. All mutants but one
 // have to be noticed.
-#include "../../core/cuda_common.h"
-#include "../../core/test.h"
+#include "../../core/gpu/cuda_common.h"
+#include "../../core/base/test.h"
 
 enum { BLOCK = 64, COUNT = 150 };
 

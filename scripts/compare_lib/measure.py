@@ -14,7 +14,7 @@ from .runs import finite_number, parse_json
 from .settings import as_words, parse_attention
 
 BUILD = os.environ.get("BUILD", "build")
-DECODE_PROGRAM, ATTENTION_PROGRAM = f"{BUILD}/bench_decode_position", f"{BUILD}/attention_eval"
+DECODE_PROGRAM, ATTENTION_PROGRAM = f"{BUILD}/dev/bench/bench_decode_position", f"{BUILD}/dev/attention_eval"
 CLEARLY_FASTER = 0.9  # of softmax's time at the longest sequence, for a crossing that is more than noise
 SCALING_LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 SAMPLE_TOKENS, SAMPLE_SEED, SAMPLE_TEMPERATURE = 160, 1, 0.7

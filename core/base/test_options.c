@@ -1,0 +1,477 @@
+// The option table: parsing, refusals, suggestions, help, and the saved configuration; then the trainer's own table.
+#define _GNU_SOURCE
+#include "json.h"
+#include "memory.h"
+#include "options.h"
+#include "core/train/settings.h"
+#include "test.h"
+
+#include <limits.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct {
+    int shuffle, loud, batch, any, kind;
+    int64_t steps;
+    float rate;
+    const char *train;
+} Values;
+
+static Values values;
+static Options options;
+static Error error;
+static const char *words[2];
+static int word_count;
+
+#define OPTION(name, alias, type, field, least, most, choices, help)                                                   \
+    { "group of " #field, name, alias, type, &values.field, least, most, choices, help, 0, "" }
+
+static void reset(void) {
+    values = (Values){.shuffle = 1, .batch = 8, .kind = 1, .steps = 1000, .rate = 6e-4f};
+    options = (Options){.usage = "usage: test", .closing = "the closing"};
+    const Option items[] = {
+        OPTION("shuffle", 0, OPTION_FLAG, shuffle, 0, 1, NULL, "random order"),
+        OPTION("loud", 'q', OPTION_FLAG, loud, 0, 1, NULL, "say more"),
+        OPTION("batch", 'b', OPTION_INT, batch, 1, 1024, NULL, "rows per step"),
+        OPTION("any", 0, OPTION_INT, any, 0, 0, NULL, "any number"),
+        OPTION("steps", 'x', OPTION_LONG, steps, 0, 1e12, NULL, "steps in all"),
+        OPTION("rate", 'l', OPTION_FLOAT, rate, 0, 100, NULL, "learning rate"),
+        OPTION("train", 'i', OPTION_STRING, train, 0, 0, "SHARDS", "training data"),
+        OPTION("kind", 0, OPTION_CHOICE, kind, 0, 0, "cosine|linear|constant", "schedule"),
+    };
+    options_add(&options, items, sizeof items / sizeof *items);
+    error.text[0] = 0;
+}
+
+// Parses one command line, given as words with spaces between them, from a fresh table.
+static int parse(const char *line) {
+    static char copy[512];
+    char *argv[32] = {"test"}, *rest;
+    int argc = 1;
+    reset();
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) argv[argc++] = word;
+    return options_parse(&options, argc, argv, words, 2, &word_count, &error);
+}
+
+static void check_refused(const char *line, const char *part_of_message) {
+    CHECK(parse(line) == -1);
+    CHECK_CONTAINS(error.text, part_of_message);
+    CHECK(!strchr(error.text, '\n'));
+}
+
+// ---- parsing
+
+static void every_type_and_spelling(void) {
+    CHECK(parse("--batch 16 --steps=20 -l 0.25 -i data --kind constant --loud --no-shuffle") == 0);
+    CHECK(values.batch == 16 && values.steps == 20 && values.rate == 0.25f && values.kind == 2);
+    CHECK(!strcmp(values.train, "data") && values.loud == 1 && values.shuffle == 0);
+    CHECK(options_find(&options, "batch")->given && !options_find(&options, "any")->given);
+    CHECK(parse("-b 3 -q --shuffle=0 --train=a=b") == 0);
+    CHECK(values.batch == 3 && values.loud == 1 && values.shuffle == 0 && !strcmp(values.train, "a=b"));
+    CHECK(parse("--loud=0 --shuffle=1 --loud") == 0);
+    CHECK(values.loud == 1 && values.shuffle == 1); // the last one counts
+    CHECK(parse("") == 0);
+    CHECK(values.batch == 8 && values.steps == 1000 && values.train == NULL); // the defaults
+}
+
+static void numbers(void) {
+    CHECK(parse("--steps 10k") == 0 && values.steps == 10000);
+    CHECK(parse("--steps 2M") == 0 && values.steps == 2000000);
+    CHECK(parse("--steps 1G") == 0 && values.steps == 1000000000);
+    CHECK(parse("--steps 1.5k") == 0 && values.steps == 1500);
+    CHECK(parse("--steps 1e3") == 0 && values.steps == 1000);
+    CHECK(parse("--any -5") == 0 && values.any == -5);
+    CHECK(parse("--rate 1e-5") == 0 && values.rate == 1e-5f);
+    CHECK(parse("--rate .5") == 0 && values.rate == 0.5f);
+    CHECK(parse("--any 2147483647") == 0 && values.any == INT_MAX);
+    check_refused("--any 2147483648", "2147483647");
+    CHECK(parse("--batch 1") == 0 && parse("--batch 1024") == 0); // the ends of a range belong to it
+}
+
+static void numbers_refused(void) {
+    check_refused("--batch 0", "--batch: expected a whole number from 1 to 1024, found 0");
+    check_refused("--batch -1", "found -1");
+    check_refused("--batch 1e9", "found 1e9");
+    check_refused("--batch 1025", "from 1 to 1024");
+    check_refused("--batch many", "expected a whole number, found \"many\"");
+    check_refused("--batch 1.5", "expected a whole number");
+    check_refused("--batch 12x", "found \"12x\"");
+    check_refused("--batch=", "found \"\"");
+    check_refused("--rate nan", "expected a number");
+    check_refused("--rate inf", "expected a number");
+    check_refused("--rate 1e999", "expected a number");
+    check_refused("--rate -0.1", "from 0 to 100");
+    check_refused("--steps 1e300", "found 1e300");
+    CHECK(values.steps == 1000); // a refused value changes nothing
+}
+
+static void other_refusals(void) {
+    check_refused("--batch", "--batch: expected a value behind it, found nothing");
+    check_refused("-b", "expected a value behind it");
+    check_refused("--train=", "expected a value, found nothing");
+    check_refused("--kind quadratic", "expected one of cosine|linear|constant, found \"quadratic\"");
+    check_refused("--kind lin", "found \"lin\""); // no abbreviations
+    check_refused("--loud=2", "expected one of 0|1");
+    check_refused("--no-batch 3", "unknown option --no-batch");
+    check_refused("-z", "unknown option -z");
+    check_refused("-bq", "unknown option -bq");
+    check_refused("one two three", "unexpected word \"three\"");
+}
+
+// A digit with a dash is a number, unless the table has an option of that short name.
+static void a_digit_as_short_name(void) {
+    Option digit = OPTION("null", '0', OPTION_FLAG, loud, 0, 1, NULL, "0 bytes");
+    char *argv[] = {"test", "-0", "-1", "-0.5", NULL};
+    CHECK(parse("-0") == 0 && word_count == 1 && !strcmp(words[0], "-0"));
+    reset();
+    options_add(&options, &digit, 1);
+    CHECK(options_parse(&options, 4, argv, words, 2, &word_count, &error) == 0);
+    CHECK(values.loud == 1 && word_count == 2 && !strcmp(words[0], "-1") && !strcmp(words[1], "-0.5"));
+}
+
+static void very_long_words(void) {
+    size_t length = 100000;
+    char *name = memory_allocate(length + 1, 1, "a long word"), *argv[] = {"test", name, "1"};
+    memset(name, 'x', length), name[length] = 0;
+    name[0] = name[1] = '-';
+    reset();
+    CHECK(options_parse(&options, 3, argv, words, 2, &word_count, &error) == -1);
+    CHECK_CONTAINS(error.text, "unknown option");
+    char *batch[] = {"test", "--batch", name + 2};
+    reset();
+    CHECK(options_parse(&options, 3, batch, words, 2, &word_count, &error) == -1);
+    CHECK(strlen(error.text) < 300);
+    char *train[] = {"test", "--train", name + 2};
+    reset();
+    CHECK(options_parse(&options, 3, train, words, 2, &word_count, &error) == 0);
+    CHECK(strlen(values.train) == length - 2);
+    free(name);
+}
+
+static void positionals(void) {
+    CHECK(parse("first --batch 2 second") == 0);
+    CHECK(word_count == 2 && !strcmp(words[0], "first") && !strcmp(words[1], "second"));
+    CHECK(parse("-- --batch -5") == 0);
+    CHECK(word_count == 2 && !strcmp(words[0], "--batch") && values.batch == 8);
+    CHECK(parse("-") == 0 && word_count == 1); // a lone dash is a word
+}
+
+static void suggestions(void) {
+    check_refused("--bacth 3", "did you mean --batch?");
+    check_refused("--stpes 3", "did you mean --steps?");
+    check_refused("--shufle", "did you mean --shuffle?");
+    check_refused("--rte=1", "did you mean --rate?");
+    check_refused("--step 1", "did you mean --steps?");
+    CHECK(parse("--zzzzzzzz 1") == -1 && !strstr(error.text, "did you mean"));
+    CHECK(options_nearest(&options, "trian") && !strcmp(options_nearest(&options, "trian"), "train"));
+    CHECK(options_nearest(&options, "") == NULL || options_nearest(&options, "")[0]);
+}
+
+static void choices(void) {
+    char word[16];
+    CHECK(choice_index("a|bc|d", "bc") == 1 && choice_index("a|bc|d", "b") == -1 && choice_index("a|bc|d", "") == -1);
+    CHECK(!strcmp(choice_name("a|bc|d", 2, word, sizeof word), "d"));
+    CHECK(!strcmp(choice_name("a|bc|d", 3, word, sizeof word), ""));
+    CHECK(!strcmp(choice_name("a|bc|d", 0, word, sizeof word), "a"));
+}
+
+// ---- help
+
+static char *help_text(const Options *table) {
+    char *text;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    options_help(table, file);
+    fclose(file);
+    return text;
+}
+
+static void help_lists_everything(void) {
+    reset();
+    char *text = help_text(&options);
+    for (int i = 0; i < options.count; i++) {
+        CHECK_CONTAINS(text, options.items[i].name);
+        CHECK_CONTAINS(text, options.items[i].help);
+        CHECK_CONTAINS(text, options.items[i].group);
+    }
+    CHECK_CONTAINS(text, "usage: test");
+    CHECK_CONTAINS(text, "the closing");
+    CHECK_CONTAINS(text, "cosine|linear|constant");
+    CHECK_CONTAINS(text, "rows per step (8)");
+    CHECK_CONTAINS(text, "(0.0006)");
+    CHECK_CONTAINS(text, "schedule (linear)");
+    free(text);
+}
+
+// --help prints to standard output and ends with 0, whatever else is wrong behind it.
+static void help_exits(void) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stdout)) _exit(9);
+        parse("--help --nonsense");
+        _exit(7);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+// ---- the saved configuration
+
+static void json_round_trip(void) {
+    CHECK(parse("--batch 17 --rate 0.1 --steps 123456789012 --train päth --kind constant --no-shuffle --any -3") == 0);
+    Values before = values;
+    json_t *saved = options_to_json(&options);
+    char *text = json_dumps(saved, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    CHECK_CONTAINS(text, "\"steps\":123456789012");
+    CHECK_CONTAINS(text, "\"kind\":\"constant\"");
+    CHECK_CONTAINS(text, "\"shuffle\":false");
+    json_t *loaded = json_loads(text, 0, NULL);
+    reset();
+    CHECK(options_from_json(&options, loaded, &error) == 0);
+    CHECK(values.batch == before.batch && values.rate == before.rate && values.steps == before.steps);
+    CHECK(values.kind == before.kind && values.shuffle == 0 && values.any == -3 && !strcmp(values.train, "päth"));
+    free((char *)values.train); // a copy, which in a program lives as long as the options do
+    free(text), json_decref(saved), json_decref(loaded);
+}
+
+// Floats come back bit for bit through their text.
+static void json_floats(void) {
+    static const float floats[] = {6e-4f, 0.1f, 1.0f / 3, 1e-8f, 99.99999f, 1.17549435e-38f, 0};
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
+        reset();
+        values.rate = floats[i];
+        json_t *saved = options_to_json(&options);
+        char *text = json_dumps(saved, JSON_REAL_PRECISION(9));
+        json_t *loaded = json_loads(text, 0, NULL);
+        reset();
+        CHECK(options_from_json(&options, loaded, &error) == 0 && values.rate == floats[i]);
+        free(text), json_decref(saved), json_decref(loaded);
+    }
+}
+
+static void json_yields_to_the_command_line(void) {
+    CHECK(parse("--batch 3") == 0);
+    json_t *saved = json_pack("{s:i, s:i, s:s}", "batch", 99, "steps", 5, "unknown", "ignored");
+    CHECK(options_from_json(&options, saved, &error) == 0);
+    CHECK(values.batch == 3 && values.steps == 5);
+    json_decref(saved);
+}
+
+static void bad_json(void) {
+    static const char *const texts[] = {"{\"batch\": 0}",     "{\"batch\": 1.5}", "{\"batch\": []}",
+                                        "{\"kind\": \"no\"}", "{\"steps\": {}}",  "{\"rate\": -1}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_t *saved = json_loads(texts[i], 0, NULL);
+        reset();
+        CHECK(options_from_json(&options, saved, &error) == -1 && error.text[0]);
+        json_decref(saved);
+    }
+    reset();
+    CHECK(options_from_json(&options, NULL, &error) == 0); // nothing saved, nothing taken over
+}
+
+// A path is a row of bytes; those that are not UTF-8 have to come back as they were, and the others to stay readable.
+static void json_keeps_any_path(void) {
+    static const struct {
+        const char *path, *json;
+    } cases[] = {
+        {"data/%41 \\x41", "\"data/%41 \\\\x41\""},      {"p\xc3\xa4th", "\"p\xc3\xa4th\""},
+        {"\xff\xfe", "{\"percent\":\"%FF%FE\"}"},        {"a%/\xc3\x28\n\x7f", "{\"percent\":\"a%25/%C3(%0A%7F\"}"},
+        {"\xed\xa0\x80", "{\"percent\":\"%ED%A0%80\"}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        reset();
+        values.train = cases[i].path;
+        json_t *saved = options_to_json(&options);
+        char *text = json_dumps(json_object_get(saved, "train"), JSON_COMPACT | JSON_ENCODE_ANY);
+        CHECK(text && !strcmp(text, cases[i].json));
+        reset();
+        CHECK(options_from_json(&options, saved, &error) == 0);
+        CHECK(values.train && !strcmp(values.train, cases[i].path));
+        free((char *)values.train), free(text), json_decref(saved);
+    }
+}
+
+static void bad_saved_paths(void) {
+    static const char *const texts[] = {"5",
+                                        "[]",
+                                        "{}",
+                                        "{\"percent\": 5}",
+                                        "{\"percent\": \"%\"}",
+                                        "{\"percent\": \"%4\"}",
+                                        "{\"percent\": \"%zz\"}",
+                                        "{\"percent\": \"%00\"}",
+                                        "{\"percent\": \"a\", \"more\": 1}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_t *saved = json_pack("{s:o}", "train", json_loads(texts[i], JSON_DECODE_ANY, NULL));
+        reset();
+        CHECK(options_from_json(&options, saved, &error) == -1 && !values.train);
+        CHECK_CONTAINS(error.text, "saved option train: expected text");
+        json_decref(saved);
+    }
+}
+
+// What cannot be said in JSON is not left out in silence.
+static void json_holds_all_or_says_so(void) {
+    CHECK(json_is_null(json_number(NAN)) && json_is_null(json_number(-INFINITY)));
+    json_t *readable = json_readable("saved \xff/run"), *number = json_number(0.5);
+    CHECK(!strcmp(json_string_value(readable), "saved %FF/run") && json_real_value(number) == 0.5);
+    json_decref(readable), json_decref(number);
+    fflush(stdout);
+    for (int kind = 0; kind < 3; kind++) {
+        pid_t child = fork();
+        if (child == 0) {
+            json_t *object = json_object();
+            fclose(stderr);
+            if (kind == 0) json_put(object, "key", json_string("\xff"));
+            if (kind == 1) json_put(object, "\xff", json_true());
+            if (kind == 2) json_put_all(object, json_pack("{s:f}", "key", (double)NAN));
+            _exit(0);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    }
+}
+
+// ---- the trainer's table
+
+static Settings settings;
+static Options trainer_options;
+static const Attention *attention;
+
+// From a command line to finished settings.
+static int finish(const char *line) {
+    static char copy[512];
+    char *argv[32] = {"test"}, *rest;
+    int argc = 1;
+    settings = settings_default();
+    trainer_options = (Options){0};
+    settings_options(&trainer_options, &settings);
+    error.text[0] = 0;
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) argv[argc++] = word;
+    if (options_parse(&trainer_options, argc, argv, NULL, 0, NULL, &error)) return -1;
+    return settings_finish(&settings, &trainer_options, &attention, NULL, &error);
+}
+
+static void check_unfinished(const char *line, const char *part_of_message) {
+    CHECK(finish(line) == -1);
+    CHECK_CONTAINS(error.text, part_of_message);
+}
+
+// Every option has a name, a short name at most, and a help line of its own.
+static void trainer_table_is_consistent(void) {
+    CHECK(finish("") == 0);
+    for (int i = 0; i < trainer_options.count; i++) {
+        const Option *a = &trainer_options.items[i];
+        CHECK(a->help && a->help[0] && a->group && a->group[0]);
+        for (int j = 0; j < i; j++) {
+            const Option *b = &trainer_options.items[j];
+            CHECK(strcmp(a->name, b->name) && (!a->alias || a->alias != b->alias) && a->value != b->value);
+        }
+    }
+}
+
+static void trainer_presets(void) {
+    CHECK(finish("--model tiny --vocab 300") == 0);
+    CHECK(settings.model.L == 4 && settings.model.C == 128 && settings.model.V == 300 && settings.T == 256);
+    CHECK(finish("") == 0 && settings.model.L == 12 && settings.model.C == 768 && settings.model.V == 50257);
+    CHECK(finish("--layers 3") == 0 && settings.model.L == 3 && settings.model.C == 768);
+    CHECK(finish("--batch 64 --sequence 1024") == 0 && settings.micro_batch == 4); // 4096 tokens at once
+    CHECK(finish("--batch 2 --sequence 64") == 0 && settings.micro_batch == 2);
+}
+
+static void trainer_contradictions(void) {
+    check_unfinished("--sequence 2000", "expected at most the context of 1024, found 2000");
+    check_unfinished("--batch 4 --micro-batch 8", "--micro-batch: expected at most the batch of 4 rows, found 8");
+    check_unfinished("--batch 4 --batch-start 8", "--batch-start: expected at most the batch of 4 rows, found 8");
+    check_unfinished("--heads 7", "7 heads");
+    check_unfinished("--attention nonsense", "expected one of");
+    check_unfinished("--attention nonsense", "softmax");
+    check_unfinished("--attention softmax --R 3", "--R");
+    check_unfinished("--batch 1048576 --micro-batch 1048576 --context 1048576 --sequence 1048576", "too many");
+}
+
+// What the options allow can be saved and opened again, and what they refuse no file can bring in.
+static void sizes_have_one_limit(void) {
+    static const struct {
+        const char *option;
+        size_t offset;
+        int most;
+    } sizes[] = {{"context", offsetof(GPT2Config, max_T), 1 << 20},
+                 {"vocab", offsetof(GPT2Config, V), 1 << 20},
+                 {"layers", offsetof(GPT2Config, L), 1 << 10},
+                 {"heads", offsetof(GPT2Config, NH), 1 << 10},
+                 {"width", offsetof(GPT2Config, C), 1 << 16}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char line[128];
+        for (int above = 0; above < 2; above++) {
+            int value = sizes[i].most + above;
+            snprintf(line, sizeof line, "--width 65536 --heads 1024 --batch 1 --%s %d", sizes[i].option, value);
+            CHECK(finish(line) == -above);
+            if (above) CHECK_CONTAINS(error.text, sizes[i].option);
+            GPT2Config config = {1024, 300, 2, 2, 4096}, found;
+            *(int *)((char *)&config + sizes[i].offset) = value;
+            json_t *json = gpt2_config_to_json(&config, NULL);
+            CHECK(gpt2_config_check(&config, "a file", &error) == -above);
+            CHECK(gpt2_config_from_json(&found, json, "a file", &error) == -above);
+            json_decref(json);
+        }
+    }
+    settings.model.V = (1 << 20) + 1; // from whatever source
+    CHECK(settings_finish(&settings, &trainer_options, &attention, NULL, &error) == -1);
+    CHECK_CONTAINS(error.text, "vocab_size: expected 1 to 1048576");
+}
+
+// A run's settings, saved and taken up again; what would make another run of it is refused.
+static void trainer_resume(void) {
+    CHECK(finish("--batch 6 --lr 0.003 --steps 77 --seed 5 --dropout 0.1 --out here --quiet") == 0);
+    json_t *saved = settings_to_json(&trainer_options);
+    json_t *softmax = json_pack("{s:s}", "name", "softmax");
+    CHECK(!json_object_get(saved, "out") && !json_object_get(saved, "quiet") && !json_object_get(saved, "resume"));
+    CHECK(finish("--steps 200 --batch 6") == 0); // the same batch is no change
+    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == 0);
+    CHECK(settings.batch == 6 && settings.schedule.peak == 0.003f && settings.steps == 200 && settings.seed == 5);
+    free((char *)settings.attention);
+    CHECK(finish("--batch 4") == 0);
+    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
+    CHECK_CONTAINS(error.text, "--batch: the run to resume has 6, found 4");
+    CHECK(settings_resume(&trainer_options, saved, softmax, 1, &error) == 0 && settings.batch == 4); // forced
+    free((char *)settings.attention);
+    CHECK(finish("--seed 6") == 0);
+    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
+    json_decref(saved), json_decref(softmax);
+}
+
+int main(void) {
+    RUN(every_type_and_spelling);
+    RUN(numbers);
+    RUN(numbers_refused);
+    RUN(other_refusals);
+    RUN(a_digit_as_short_name);
+    RUN(very_long_words);
+    RUN(positionals);
+    RUN(suggestions);
+    RUN(choices);
+    RUN(help_lists_everything);
+    RUN(help_exits);
+    RUN(json_round_trip);
+    RUN(json_floats);
+    RUN(json_yields_to_the_command_line);
+    RUN(bad_json);
+    RUN(json_keeps_any_path);
+    RUN(bad_saved_paths);
+    RUN(json_holds_all_or_says_so);
+    RUN(trainer_table_is_consistent);
+    RUN(trainer_presets);
+    RUN(trainer_contradictions);
+    RUN(sizes_have_one_limit);
+    RUN(trainer_resume);
+    return test_summary();
+}

@@ -1,0 +1,61 @@
+// The weights of a GPT-2 as a list of named tensors, in the files' order: how they get their first values, come from
+// checkpoints and llm.c's files, and go into checkpoints. Both trainers use it; for a model on a GPU the list holds the
+// copies in host memory.
+#ifndef CORE_GPT2_PARAMETERS_H
+#define CORE_GPT2_PARAMETERS_H
+
+#include "attention/attention.h"
+#include "checkpoint.h"
+#include "gpt2_config.h"
+#include "llmc_model.h"
+
+typedef struct { // one weight tensor with all that training keeps for it
+    char name[64];
+    int rank;
+    uint64_t shape[2];
+    size_t count;
+    real *value, *gradient, *m, *v; // (count) each, or NULL; m, v: AdamW's moments
+} Parameter;
+
+// The tensors of a layer in the order of the list; a trainer's struct of a layer's weights has its pointers in this order.
+typedef enum {
+    LN1_WEIGHT, LN1_BIAS, QKV_WEIGHT, QKV_BIAS, PROJ_WEIGHT, PROJ_BIAS,
+    LN2_WEIGHT, LN2_BIAS, FC_WEIGHT, FC_BIAS, FCPROJ_WEIGHT, FCPROJ_BIAS, LAYER_TENSORS
+} LayerTensor;
+
+typedef struct { // what of a model goes into files
+    GPT2Config config;
+    const Attention *attention;
+    AttentionConfig attention_config;
+    Parameter *parameters; // wte, wpe, LAYER_TENSORS per layer, ln_f's weight and bias
+    int count;
+    real **constants; // the attention's, per layer
+} ModelTensors;
+
+// What memory a model has: for decoding; gradients, activations and moments too; all but moments, which the ranks share.
+typedef enum { TRAINS_NOT, TRAINS, TRAINS_SHARING_MOMENTS } Trains;
+// What a model's tensors are wanted in host memory for.
+typedef enum { HOST_TO_SAVE, HOST_TO_FILL } HostPurpose;
+
+// The list with names and shapes, without memory for the numbers; free() it.
+Parameter *gpt2_list_parameters(const GPT2Config *config, int *count);
+
+// GPT-2's initialisation: N(0, std), the projections into the residual stream smaller by sqrt(2L), biases 0, LayerNorm
+// weights 1; and the attention's constants. Each tensor has a random stream of its own, so that models that differ only
+// in their attention start equal.
+void model_initialize(const ModelTensors *model, uint64_t seed, double std);
+
+enum { MODEL_WEIGHTS = 1, MODEL_CONSTANTS = 2, MODEL_MOMENTS = 4 };
+// Does the checkpoint have the tensors of such a model, in their shapes? To be asked before the model is allocated: the
+// sizes in config.json are anybody's, what the file holds is bounded by its size.
+int model_check_checkpoint(const GPT2Config *config, const Attention *attention,
+                           const AttentionConfig *attention_config, const Checkpoint *checkpoint, int which,
+                           Error *error);
+int model_read_checkpoint(const ModelTensors *model, const Checkpoint *checkpoint, int which, Error *error);
+int model_read_optimizer(const ModelTensors *model, const Checkpoint *checkpoint, Error *error);
+int model_read_llmc(const ModelTensors *model, const LlmcModel *file, Error *error);
+// Saves RUN/step_...: weights, constants, moments, `state`, and the vocabulary's files.
+int model_save(const ModelTensors *model, const char *run, int64_t step, const json_t *state, const MemoryFile *files,
+               int file_count, Error *error);
+
+#endif
