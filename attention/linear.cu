@@ -557,10 +557,35 @@ void linear_gpu_backward(const LinearMapGPU *map, floatX *dqkv, const floatX *do
 
 // ---- decoding
 
-// n positions of every head, by the way of the forward pass: the states in the cache are what is carried in and out.
-static void step_prefill(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
+// What a cache holds: the states, the log scales of log_scaled maps, the pending keys.
+static float *state_scales(const Pass *pass, float *cache) {
+    return cache + pass->config->NH * state_size(pass->map, pass->config->HS);
+}
+
+static DecodeCache decode_cache(const Pass *pass, float *cache, int pos) {
+    const LinearMapGPU *map = pass->map;
+    size_t NH = (size_t)pass->config->NH, rows = NH * PENDING_KEYS;
+    float *scales = state_scales(pass, cache), *at = scales + (map->log_scaled ? NH : 0);
+    DecodeCache found = {pos >= PENDING_KEYS ? cache : NULL, scales, {}};
+    found.pending.outers = map->outer, found.pending.inners = map->log_scaled ? 0 : map->inner;
+    found.pending.rows = PENDING_KEYS;
+    found.pending.outer = at, at += rows * found.pending.outers;
+    found.pending.inner = at, at += rows * found.pending.inners;
+    found.pending.values = at, at += rows * value_columns(pass->config->HS);
+    found.pending.log_scale = map->log_scaled ? at : NULL;
+    return found;
+}
+
+// Whole tiles of positions of every head, by the way of the forward pass: the states in the cache are what is carried in
+// and out.
+static void step_tiles(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
     Segment largest = pass->segment;
     size_t size = state_size(pass->map, largest.HS);
+    float *kept_scale = state_scales(pass, cache);
+    if (pass->map->log_scaled) {
+        pass->scales.running_max = pass->at.running_max;
+        pass->scales.before = pos ? kept_scale : NULL;
+    }
     for (int head = 0; head < largest.NH; head += largest.heads) {
         select_group(pass, &largest, head, 0);
         float *states = cache + head * size;
@@ -569,42 +594,52 @@ static void step_prefill(Pass *pass, floatX *out, float *cache, int pos, const f
             forward_segment(pass, out, NULL, qkv, pos || i ? states : NULL, states);
         }
     }
+    if (!pass->map->log_scaled) return;
+    keep_scale_kernel<<<linear_blocks(largest.NH), LINEAR_THREADS, 0, pass->stream>>>(
+        kept_scale, pass->scales.running_max, largest.NH, largest.T);
+    launch_check();
 }
 
-static void step_decode(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
-    const LinearMapGPU *map = pass->map;
+// The pending keys of all heads enter the states.
+static void fold_pending(const Pass *pass, float *cache, DecodeCache from) {
+    int NH = pass->config->NH, columns = pass->segment.columns;
+    dim3 blocks((unsigned)NH, (unsigned)parts_of(columns, LINEAR_LANES));
+    fold_kernel<<<blocks, linear_row_threads(), 0, pass->stream>>>(cache, from, columns);
+    launch_check();
+    if (!pass->map->log_scaled) return;
+    fold_scale_kernel<<<linear_blocks(NH), LINEAR_THREADS, 0, pass->stream>>>(state_scales(pass, cache), from, NH);
+    launch_check();
+}
+
+// Positions of every head that all fall into one tile of the sequence.
+static void step_pending(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
     Buffers *at = &pass->at;
     Segment largest = pass->segment;
-    int NH = largest.NH;
-    select_group(pass, &largest, 0, 0);
-    load(pass, qkv, 1);
-    relate_scales(pass, 0, 1);
-    Decoding decoding = {at->numerator, cache,      at->q,           at->k,    at->values,
-                         map->outer,    map->inner, map->log_scaled, pos == 0, pass->scales};
-    dim3 blocks((unsigned)NH, (unsigned)parts_of(largest.columns, LINEAR_LANES));
-    decode_kernel<<<blocks, linear_row_threads(), 0, pass->stream>>>(decoding, pass->segment);
-    launch_check();
-    write_outputs(pass, out, NULL);
-}
-
-static void step_states(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
-    int NH = pass->config->NH, n = pass->config->T;
-    float *kept_scale = cache + NH * state_size(pass->map, pass->config->HS);
-    if (pass->map->log_scaled) {
-        pass->scales.running_max = pass->at.running_max;
-        pass->scales.before = pos ? kept_scale : NULL;
+    DecodeCache from = decode_cache(pass, cache, pos);
+    int first = pos % PENDING_KEYS;
+    for (int head = 0; head < largest.NH; head += largest.heads) {
+        select_group(pass, &largest, head, 0);
+        for (int i = 0; i < parts_of(largest.T, largest.chunk * largest.chunks); i++) {
+            select_segment(pass, &largest, i);
+            size_t rows = segment_rows(pass->segment);
+            load(pass, qkv, 1);
+            cache_keys_kernel<<<linear_row_blocks(rows), linear_row_threads(), 0, pass->stream>>>(
+                from.pending, at->k, at->values, first, pass->segment);
+            launch_check();
+            dim3 blocks((unsigned)rows, (unsigned)parts_of(largest.columns, LINEAR_LANES));
+            decode_kernel<<<blocks, linear_row_threads(), 0, pass->stream>>>(at->numerator, from, at->q, first,
+                                                                             pass->segment);
+            launch_check();
+            write_outputs(pass, out, NULL);
+        }
     }
-    (n == 1 ? step_decode : step_prefill)(pass, out, cache, pos, qkv);
-    if (!pass->map->log_scaled) return;
-    keep_scale_kernel<<<linear_blocks(NH), LINEAR_THREADS, 0, pass->stream>>>(kept_scale, pass->scales.running_max, NH,
-                                                                              n);
-    launch_check();
+    if (first + largest.T == PENDING_KEYS) fold_pending(pass, cache, from);
 }
 
 static FeatureCache feature_cache(const LinearMapGPU *map, float *cache, const AttentionConfig *config) {
     size_t rows = (size_t)config->NH * config->max_T;
     FeatureCache features = {
-        cache,        cache + rows * map->outer, cache + rows * (map->outer + map->inner), map->outer, map->inner,
+        cache,        cache + rows * map->outer, cache + rows * (map->outer + map->inner), NULL, map->outer, map->inner,
         config->max_T};
     return features;
 }
@@ -643,13 +678,22 @@ static Pass make_step(const LinearMapGPU *map, int n, AttentionConfig *one, cons
     return pass;
 }
 
+typedef void Step(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv);
+
 void linear_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos, int n, const floatX *qkv,
                      const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream) {
-    AttentionConfig one = *config;
-    Pass pass = make_step(map, n, &one, constants, stream);
-    pass.segment.position = pos;
-    lay_out(&pass, work);
-    (map->squared_inner ? step_cached : step_states)(&pass, out, cache, pos, qkv);
+    for (int row = 0, rows; row < n; row += rows) {
+        int column = (pos + row) % PENDING_KEYS, left = n - row;
+        int is_whole = column == 0 && left >= PENDING_KEYS; // begins with a whole tile
+        rows = is_whole ? left - left % PENDING_KEYS : min_int(left, PENDING_KEYS - column);
+        if (map->squared_inner) rows = n;
+        AttentionConfig one = *config;
+        Pass pass = make_step(map, rows, &one, constants, stream);
+        pass.segment.position = pos + row;
+        lay_out(&pass, work);
+        Step *step = map->squared_inner ? step_cached : is_whole ? step_tiles : step_pending;
+        step(&pass, out + (size_t)row * config->C, cache, pos + row, qkv + (size_t)row * 3 * config->C);
+    }
 }
 
 // ---- sizes
@@ -670,11 +714,12 @@ size_t linear_gpu_work_size(const LinearMapGPU *map, const AttentionConfig *conf
     return largest;
 }
 
-// The states, then the log scales of all heads; or the features of max_T keys.
+// The states and log scales of all heads and PENDING_KEYS pending keys of each; or the features of max_T keys.
 size_t linear_gpu_cache_size(const LinearMapGPU *map, const AttentionConfig *config) {
-    size_t NH = (size_t)config->NH;
-    if (map->squared_inner) return NH * config->max_T * (map->outer + map->inner + value_columns(config->HS));
-    return NH * (state_size(map, config->HS) + (map->log_scaled ? 1 : 0));
+    size_t NH = (size_t)config->NH, features = map->outer + (map->log_scaled ? 0 : map->inner);
+    size_t key = features + value_columns(config->HS) + (map->log_scaled ? 1 : 0);
+    if (map->squared_inner) return NH * config->max_T * key;
+    return NH * (state_size(map, config->HS) + (map->log_scaled ? 1 : 0) + PENDING_KEYS * key);
 }
 
 // A map that decodes from cached features has a thread for each column of a value.

@@ -126,8 +126,7 @@ void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int ro
 void linear_load_keys(Worker *worker, HeadInput input, int start, int count) {
     for (int row = 0; row < count; row += TILE) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
-        linear_load_key_tile(worker, &tile, input, start + row,
-                             (LinearRows){start + row, min_int(TILE, count - row)});
+        linear_load_key_tile(worker, &tile, input, start + row, (LinearRows){start + row, min_int(TILE, count - row)});
     }
 }
 

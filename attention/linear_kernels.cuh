@@ -369,48 +369,136 @@ __global__ static void score_gradient_kernel(PairScores pairs, Segment segment) 
     }
 }
 
-// ---- decoding
+// ---- decoding: a cache of features
 
-// One position of every head: state (F, columns) = state * decay + phi(k) (v, 1)^T, numerator = phi(q)^T state. A block
-// has 32 columns of one head; its warps share out the features.
 typedef struct {
-    float *numerator; // (NH, columns)
-    float *states;    // (NH, F, columns)
-    LinearFeaturesGPU q, k;
-    const float *values; // (NH, columns)
-    int outer, inner, log_scaled;
-    int is_first; // whatever the states hold, it is not looked at
-    Scales scales;
-} Decoding;
+    float *outer, *inner, *values; // (NH, rows, ...)
+    float *log_scale;              // (NH, rows) log_scaled maps, which have no inner features then
+    int outers, inners, rows;
+} FeatureCache;
 
-__device__ static inline float phi_at(const LinearFeaturesGPU &features, size_t row, int f, const Decoding &decoding) {
-    int inners = max(decoding.inner, 1);
-    float outer = features.outer[row * decoding.outer + f / inners];
-    return decoding.inner ? outer * features.inner[row * inners + f % inners] : outer;
+// The keys of rows 0 .. T-1 of the segment go to the cache's rows `first` .. of their head.
+__global__ static void cache_keys_kernel(FeatureCache cache, LinearFeaturesGPU k, const float *values, int first,
+                                         Segment segment) {
+    size_t row = linear_row();
+    if (row >= segment_rows(segment)) return;
+    Place place = place_of(segment, row);
+    if (place.t >= segment.T) return;
+    size_t to = (size_t)place.head * cache.rows + first + place.t;
+    for (int e = threadIdx.x; e < cache.outers; e += LINEAR_LANES)
+        cache.outer[to * cache.outers + e] = k.outer[row * cache.outers + e];
+    for (int p = threadIdx.x; p < cache.inners; p += LINEAR_LANES)
+        cache.inner[to * cache.inners + p] = k.inner[row * cache.inners + p];
+    for (int c = threadIdx.x; c < segment.columns; c += LINEAR_LANES)
+        cache.values[to * segment.columns + c] = values[row * segment.columns + c];
+    if (cache.log_scale && threadIdx.x == 0) cache.log_scale[to] = k.log_scale[row];
 }
 
-__global__ static void decode_kernel(Decoding decoding, Segment segment) {
-    __shared__ float sums[LINEAR_WARPS][LINEAR_LANES];
-    int head = blockIdx.x, c = blockIdx.y * LINEAR_LANES + threadIdx.x, columns = segment.columns;
-    int width = decoding.outer * max(decoding.inner, 1);
-    float sum = 0, decay = 1;
-    if (decoding.log_scaled)
-        decay = scale_factor(scale_before(decoding.scales, segment, head, 0) -
-                             scale_before(decoding.scales, segment, head, 1));
-    for (int f = threadIdx.y; f < width && c < columns; f += LINEAR_WARPS) {
-        float *state = decoding.states + ((size_t)head * width + f) * columns + c;
-        float kept = decoding.is_first ? 0.0f : *state * decay;
-        float q = decoding.log_scaled ? decoding.q.outer[(size_t)head * width + f]
-                                      : phi_at(decoding.q, head, f, decoding); // the state's scale is the query's now
-        *state = kept + phi_at(decoding.k, head, f, decoding) * decoding.values[(size_t)head * columns + c];
-        sum += q * *state;
+// ---- decoding with states: keys wait in a cache of PENDING_KEYS rows until they fill it, then enter the state together
+
+enum { PENDING_KEYS = TILE };
+
+typedef struct {
+    float *states;        // (NH, F, columns) over the keys that have entered; NULL if none has
+    const float *scales;  // (NH) their log scales, for log_scaled maps
+    FeatureCache pending; // the keys behind them
+} DecodeCache;
+
+// The largest log scale of a head's state and its first `keys` pending keys; 0 for maps without.
+__device__ static inline float largest_scale(DecodeCache cache, int head, int keys) {
+    if (!cache.pending.log_scale) return 0;
+    float largest = cache.states ? cache.scales[head] : -INFINITY;
+    for (int j = 0; j < keys; j++) largest = fmaxf(largest, cache.pending.log_scale[(size_t)head * PENDING_KEYS + j]);
+    return largest;
+}
+
+// The factor from the log scale of a head's state to `largest`; 1 for maps without.
+__device__ static inline float state_factor(DecodeCache cache, int head, float largest) {
+    return cache.pending.log_scale ? scale_factor(cache.scales[head] - largest) : 1.0f;
+}
+
+__device__ static inline float key_factor(FeatureCache pending, size_t key, float largest) {
+    return pending.log_scale ? scale_factor(pending.log_scale[key] - largest) : 1.0f;
+}
+
+// phi of row `row` of features laid out like the cache's
+__device__ static inline float phi_at(const float *outer, const float *inner, size_t row, int f, FeatureCache cache) {
+    int inners = max(cache.inners, 1);
+    float factor = outer[row * cache.outers + f / inners];
+    return cache.inners ? factor * inner[row * inners + f % inners] : factor;
+}
+
+// The score of a query with a key, by a whole warp.
+__device__ static inline float pending_score(LinearFeaturesGPU q, size_t row, FeatureCache pending, size_t key) {
+    float outer = 0, inner = 0;
+    for (int e = threadIdx.x; e < pending.outers; e += LINEAR_LANES)
+        outer += q.outer[row * pending.outers + e] * pending.outer[key * pending.outers + e];
+    for (int p = threadIdx.x; p < pending.inners; p += LINEAR_LANES)
+        inner += q.inner[row * pending.inners + p] * pending.inner[key * pending.inners + p];
+    outer = linear_warp_sum(outer);
+    return pending.inners ? outer * linear_warp_sum(inner) : outer;
+}
+
+// numerator (rows, columns) of queries whose keys are in the cache already, the first of them in its row `first`: what they
+// find in the state and in the pending keys up to their own. A block has 32 columns of one row; its warps share out the
+// features, and the keys.
+__global__ static void decode_kernel(float *numerator, DecodeCache cache, LinearFeaturesGPU q, int first,
+                                     Segment segment) {
+    __shared__ float scores[PENDING_KEYS], sums[LINEAR_WARPS][LINEAR_LANES];
+    FeatureCache pending = cache.pending;
+    size_t row = blockIdx.x;
+    Place place = place_of(segment, row);
+    int c = blockIdx.y * LINEAR_LANES + threadIdx.x, columns = segment.columns, inside = c < columns;
+    int keys = place.t < segment.T ? first + place.t + 1 : 0, width = pending.outers * max(pending.inners, 1);
+    size_t first_key = (size_t)place.head * PENDING_KEYS;
+    float largest = largest_scale(cache, place.head, keys), sum = 0;
+    for (int j = threadIdx.y; j < keys; j += LINEAR_WARPS) {
+        float score = pending_score(q, row, pending, first_key + j) * key_factor(pending, first_key + j, largest);
+        if (threadIdx.x == 0) scores[j] = score;
     }
+    __syncthreads();
+    if (cache.states && inside) {
+        const float *state = cache.states + (size_t)place.head * width * columns + c;
+        for (int f = threadIdx.y; f < width; f += LINEAR_WARPS)
+            sum += phi_at(q.outer, q.inner, row, f, pending) * state[(size_t)f * columns];
+        sum *= state_factor(cache, place.head, largest);
+    }
+    for (int j = threadIdx.y; j < keys && inside; j += LINEAR_WARPS)
+        sum += scores[j] * pending.values[(first_key + j) * columns + c];
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    if (threadIdx.y == 0 && c < columns) {
+    if (threadIdx.y == 0 && inside) {
         for (int warp = 1; warp < LINEAR_WARPS; warp++) sum += sums[warp][threadIdx.x];
-        decoding.numerator[(size_t)head * columns + c] = sum;
+        numerator[row * columns + c] = sum;
     }
+}
+
+// The pending keys, PENDING_KEYS of them, enter `states`, the cache's own; they may hold anything where the cache has none. A
+// block has 32 columns of one head; its warps share out the features.
+__global__ static void fold_kernel(float *states, DecodeCache cache, int columns) {
+    __shared__ float values[PENDING_KEYS][LINEAR_LANES];
+    FeatureCache pending = cache.pending;
+    int head = blockIdx.x, c = blockIdx.y * LINEAR_LANES + threadIdx.x, inside = c < columns;
+    int width = pending.outers * max(pending.inners, 1);
+    size_t first_key = (size_t)head * PENDING_KEYS;
+    float largest = largest_scale(cache, head, PENDING_KEYS);
+    for (int j = threadIdx.y; j < PENDING_KEYS; j += LINEAR_WARPS) {
+        float value = inside ? pending.values[(first_key + j) * columns + c] : 0.0f;
+        values[j][threadIdx.x] = value * key_factor(pending, first_key + j, largest);
+    }
+    __syncthreads();
+    for (int f = threadIdx.y; f < width && inside; f += LINEAR_WARPS) {
+        float *state = states + ((size_t)head * width + f) * columns + c, sum = 0;
+        for (int j = 0; j < PENDING_KEYS; j++)
+            sum += phi_at(pending.outer, pending.inner, first_key + j, f, pending) * values[j][threadIdx.x];
+        *state = cache.states ? *state * state_factor(cache, head, largest) + sum : sum;
+    }
+}
+
+// The log scales of states that their pending keys have entered. A thread per head.
+__global__ static void fold_scale_kernel(float *scales, DecodeCache cache, int NH) {
+    int head = blockIdx.x * blockDim.x + threadIdx.x;
+    if (head < NH) scales[head] = largest_scale(cache, head, PENDING_KEYS);
 }
 
 // The largest log scale of every head after n positions.
@@ -419,28 +507,7 @@ __global__ static void keep_scale_kernel(float *kept, const float *running_max, 
     if (head < NH) kept[head] = running_max[(size_t)head * n + n - 1];
 }
 
-// ---- decoding of squared maps: a cache of features
-
-typedef struct {
-    float *outer, *inner, *values; // (NH, max_T, ...)
-    int outers, inners, max_T;
-} FeatureCache;
-
-// The keys of rows 0 .. T-1 of the segment go to positions pos .. of the cache.
-__global__ static void cache_keys_kernel(FeatureCache cache, LinearFeaturesGPU k, const float *values, int pos,
-                                         Segment segment) {
-    size_t row = linear_row();
-    if (row >= segment_rows(segment)) return;
-    Place place = place_of(segment, row);
-    if (place.t >= segment.T) return;
-    size_t to = (size_t)place.head * cache.max_T + pos + place.t;
-    for (int e = threadIdx.x; e < cache.outers; e += LINEAR_LANES)
-        cache.outer[to * cache.outers + e] = k.outer[row * cache.outers + e];
-    for (int p = threadIdx.x; p < cache.inners; p += LINEAR_LANES)
-        cache.inner[to * cache.inners + p] = k.inner[row * cache.inners + p];
-    for (int c = threadIdx.x; c < segment.columns; c += LINEAR_LANES)
-        cache.values[to * segment.columns + c] = values[row * segment.columns + c];
-}
+// ---- decoding of squared maps: all keys stay in the cache
 
 __device__ static inline float dot_product(const float *a, const float *b, int n) {
     float sum = 0;
@@ -461,7 +528,7 @@ __global__ static void attend_cached_kernel(float *numerator, FeatureCache cache
     float sum = 0;
     for (int from = 0; from < keys; from += threads) {
         int count = min(threads, keys - from);
-        size_t key = (size_t)place.head * cache.max_T + from, own = key + thread;
+        size_t key = (size_t)place.head * cache.rows + from, own = key + thread;
         if (thread < count) {
             float inner = dot_product(q_inner, cache.inner + own * cache.inners, cache.inners);
             scores[thread] = inner * inner * dot_product(q_outer, cache.outer + own * cache.outers, cache.outers);

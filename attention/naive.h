@@ -16,6 +16,7 @@ NaiveAttention naive_softmax, naive_yat, naive_yat_spherical;
 NaiveAttention naive_uniform, naive_elu, naive_cosformer, naive_favor, naive_rff, naive_slay;
 // The features of one vector x (HS) whose products are slay's scores: phi (R, M, P), with fusion tensor and any polynomial
 // that has features.
-void naive_slay_features(double *phi, const double *x, const double *constants, int head, const AttentionConfig *config);
+void naive_slay_features(double *phi, const double *x, const double *constants, int head,
+                         const AttentionConfig *config);
 
 #endif

@@ -211,7 +211,8 @@ static void test_nan_in_the_input_is_not_hidden(void) {
 // One bad number is seen in every row that sees it (and may be in a few before, since 0 times NaN is NaN): by chunks, pair
 // by pair, when decoding, and in the gradients of its own row.
 static void check_bad_number(Case *c, size_t row, size_t part, real bad) {
-    size_t C = (size_t)c->config.C, T = (size_t)c->config.T, last = part ? T : row + 1; // a query is its own row's alone
+    size_t C = (size_t)c->config.C, T = (size_t)c->config.T,
+           last = part ? T : row + 1; // a query is its own row's alone
     real *cache = test_buffer(c->attention->cache_size(&c->config)), *stepped = test_buffer(c->numbers);
     fill_inputs(c);
     c->qkv[row * 3 * C + part * C + 3] = bad;
@@ -272,7 +273,8 @@ static void test_negative_sums_are_counted(void) {
         c.config.denominator = denominator;
         uint64_t before = linear_floored_rows(), negative = 0;
         run_forward(&c);
-        for (int t = 0; t < 200; t++) negative += denominator == DENOMINATOR_ADD ? c.saved[t] < 0 : c.saved[t] <= 1e-30f;
+        for (int t = 0; t < 200; t++)
+            negative += denominator == DENOMINATOR_ADD ? c.saved[t] < 0 : c.saved[t] <= 1e-30f;
         CHECK(negative > 0 && negative < 200);
         CHECK(linear_floored_rows() == before + negative);
         free_case(&c);

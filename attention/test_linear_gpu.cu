@@ -498,6 +498,40 @@ static void test_decoding_far_into_a_sequence(void) {
             if (!strcmp(variants[v].label, label)) check_decoding(&variants[v], {1, 4200, 1, 8, 0, 0}, {2000, 2190});
 }
 
+// A first key with so much weight that one more of the others is below the last digit of the sum: together they count.
+static void test_decoding_keeps_the_digits_of_long_sums(void) {
+    Variant elu = {"elu", "elu"};
+    const int T = 700, HS = 8;
+    Case c = make_case(&elu, {1, T, 1, HS, 0, 0});
+    for (int i = 0; i < 3 * T * HS; i++) c.qkv[i] = i / HS % 3 == 2 ? 1 : 0;
+    for (int i = 0; i < HS; i++) c.qkv[HS + i] = 1 << 20, c.qkv[2 * HS + i] = 16; // phi is a million here, 1 elsewhere
+    to_device(c.gpu_qkv, c.qkv, 3 * c.numbers);
+    decode(&c, {0, 0});
+    float *out = from_device(c.gpu_out, c.numbers);
+    double first = 1048577, rounding = sizeof(floatX) == 2 ? 4e-3 : 5e-6; // within the first tile they do not
+    for (int t = 0; t < T; t++) CHECK_CLOSE(out[t * HS] * (first + t) / (16 * first + t), 1, rounding);
+    free(out);
+    free_case(&c);
+}
+
+// Positions given in pieces of any length; states are written once for each full tile of 64 keys and by nothing else.
+static void test_decoding_in_pieces(void) {
+    static const Prefill prefills[] = {{63, 2}, {1, 63}, {65, 63}, {20, 110}, {3, 190}, {64, 128}};
+    for (int v = 0; v < VARIANTS; v++)
+        for (Prefill prefill : prefills) check_decoding(&variants[v], {1, 200, 2, 12, 24, 0}, prefill);
+    Case c = make_case(&variants[1], {1, 64, 2, 12, 0, 0}); // elu: F is 12, and values have 16 columns
+    size_t numbers = 2 * 12 * 16;
+    float *before = host_buffer(numbers);
+    for (size_t i = 0; i < numbers; i++) before[i] = (float)i;
+    to_device(c.gpu_qkv, c.qkv, 3 * c.numbers), to_device(c.gpu_cache, before, numbers);
+    c.config.T = 63;
+    decode(&c, {20, 0});
+    float *after = from_device(c.gpu_cache, numbers);
+    CHECK(!memcmp(before, after, numbers * sizeof(float)));
+    free(before), free(after);
+    free_case(&c);
+}
+
 // Every length with every head size: all but the last two rows at once.
 static void decode_odd_lengths(int HS) {
     static const int lengths[] = {1, 63, 65, 200};
@@ -787,6 +821,8 @@ int main(void) {
     RUN(test_decoding_fills_the_cache);
     RUN(test_decoding_of_wide_heads);
     RUN(test_decoding_far_into_a_sequence);
+    RUN(test_decoding_keeps_the_digits_of_long_sums);
+    RUN(test_decoding_in_pieces);
     RUN(test_decoding_of_narrow_heads);
     RUN(test_decoding_of_common_heads);
     RUN(test_decoding_of_heads_of_128);

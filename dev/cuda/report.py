@@ -171,7 +171,9 @@ ARITHMETIC = {
     "expand_kernel": (4, 1 / 3), "contract_kernel": (4, 1), "scan_kernel": (4, 0.5), "score_kernel": (4, 0.5),
     "score_gradient_kernel": (4, 0.7), "decode_kernel": (4, 1), "running_max_kernel": (4, 1), "relative_scale_kernel": (4, 4),
     "scale_shares_kernel": (2, 1), "scale_gradient_kernel": (4, 1), "keep_scale_kernel": (4, 0), "cache_keys_kernel": (4, 0),
-    "attend_cached_kernel": (4, 1), "fill_kernel": (4, 0), "elu_features_kernel": (4, 6), "elu_gradient_kernel": (4, 0.7),
+    "attend_cached_kernel": (4, 1), "fold_kernel": (4, 1), "fold_scale_kernel": (4, 1),
+    "uniform_features_kernel": (4, 2), "uniform_gradient_kernel": (4, 0.5),
+    "elu_features_kernel": (4, 6), "elu_gradient_kernel": (4, 0.7),
     "cosformer_features_kernel": (4, 1.3), "cosformer_gradient_kernel": (4, 0.5), "relu_kernel": (4, 1),
     "relu_gradient_kernel": (4, 0.5), "exp_features_kernel": (4, 4), "exp_gradient_kernel": (4, 0.8),
     "rff_features_kernel": (4, 6), "rff_slope_kernel": (4, 1 / 3), "pack_kernel": (4, 1), "normalise_kernel": (4, 1),
@@ -255,7 +257,8 @@ def header(per="token"):
 
 PER_STEP = ("adamw_kernel", "sum_squares_kernel", "finish_norm_kernel", "round_weights_kernel")
 UNIFORM_KERNELS = ("load_kernel", "output_kernel", "load_output_gradient_kernel", "score_kernel", "score_gradient_kernel",
-                   "store_gradient_kernel", "scan_kernel", "fill_kernel")  # the attention of the counted step
+                   "store_gradient_kernel", "scan_kernel", "uniform_features_kernel",
+                   "uniform_gradient_kernel")  # the attention of the counted step
 
 
 def layer_table(out, args):
