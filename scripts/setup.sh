@@ -133,31 +133,24 @@ write_config() {
 }
 
 # ---- what is wanted, not needed: what can be installed without asking is, and nobody is stopped for its sake
-install_wanted() { # what for, what it is like without, packages
-    purpose=$1 without=$2 sudo=""
-    shift 2
+want() { # mode, probe, Debian's packages, what they are good for, what is without them
+    "$2" && return
+    sudo=""
     [ "$(id -u)" = 0 ] || sudo="sudo -n"
-    command -v apt-get >/dev/null 2>&1 && { [ -z "$sudo" ] || $sudo true 2>/dev/null; } || return
-    echo "setup: will install $*, $purpose (${sudo:+$sudo }apt-get install)"
-    apt_install "$@" || echo "setup: apt-get could not install $* ($(tail -n 1 "$probe_dir/log")); $without"
-}
-want() { # mode, probe, then as install_wanted
-    mode=$1 probe=$2
-    shift 2
-    { "$probe" || [ "$mode" = --probe ]; } && return
-    install_wanted "$@"
-    "$probe"
+    [ "$1" != --probe ] && command -v apt-get >/dev/null 2>&1 && { [ -z "$sudo" ] || $sudo true 2>/dev/null; } || return
+    echo "setup: will install $3, $4 (${sudo:+$sudo }apt-get install)"
+    # shellcheck disable=SC2086
+    apt_install $3 && "$2" || echo "setup: $5"
 }
 # The tests execute the GPU's code by g++ and Python, with CUDA's headers: a toolkit's, or fetched through pip.
-want_for_tests() {
+probe_for_tests() {
     wanted=""
     [ -n "${CXX:-}" ] || command -v g++ >/dev/null 2>&1 || wanted=g++
     if [ "$(dev/cuda_on_cpu/headers.sh --why)" ]; then
         python3 -m pip --version >/dev/null 2>&1 || wanted="$wanted python3-pip"
         [ -e /etc/ssl/certs/ca-certificates.crt ] || wanted="$wanted ca-certificates"
     fi
-    # shellcheck disable=SC2086
-    [ -z "$wanted" ] || install_wanted "for the tests of the GPU's code" "they are skipped" $wanted
+    [ -z "$wanted" ]
 }
 
 find_missing "$@"
@@ -170,7 +163,8 @@ if [ -n "$missing" ]; then
     find_missing "$@"
     [ -z "$missing" ] || { echo "setup: still missing after installing: $missing" >&2; exit 1; }
 fi
-want "${1:-}" probe_mpi "to train on many processes" "the trainer works as one process" libopenmpi-dev openmpi-bin
-want "${1:-}" probe_libedit "to edit what is typed at a prompt" "prompts are taken as they are typed" libedit-dev
-[ "${1:-}" != --tests ] || want_for_tests
+want "${1:-}" probe_mpi "libopenmpi-dev openmpi-bin" "to train on many processes" "no MPI; the trainer works as one process"
+want "${1:-}" probe_libedit libedit-dev "to edit what is typed at a prompt" "no libedit; prompts are taken as they are typed"
+[ "${1:-}" != --tests ] || probe_for_tests ||
+    want --tests probe_for_tests "$wanted" "for the tests of the GPU's code" "no $wanted; those tests are skipped"
 write_config

@@ -30,13 +30,14 @@ sizes="--layers 2 --heads 2 --width 16 --context 32 --vocab 61 --sequence 16 --i
 small="$data $sizes --batch 6 --dropout 0.1 --val-every 10 --quiet"
 
 # mpirun that ends in a minute whatever happens; standard output and error go to $work/out and $work/err, with $slot
-# behind their names
+# behind their names. Its files go there too: mpiruns that share a folder remove it under each other's feet.
 slot=""
 ranks() { # number, program, arguments
     number=$1
     shift
+    mkdir -p "$work/mpi$slot"
     timeout -k 5 60 mpirun --quiet --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
-        -np "$number" "$@" >"$work/out$slot" 2>"$work/err$slot" </dev/null
+        --mca orte_tmpdir_base "$work/mpi$slot" -np "$number" "$@" >"$work/out$slot" 2>"$work/err$slot" </dev/null
 }
 check_worked() { # name, exit code, standard error: nothing but warnings
     if [ "$2" = 0 ] && ! grep -qv ': warning: ' "$3"; then pass; else fail "$1" "exit code $2" "$(cat "$3")"; fi
