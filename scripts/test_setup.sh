@@ -43,7 +43,7 @@ check_equal "why the GPU's tests are left out" "$(PATH="$work/bin" dev/cuda_on_c
 
 # ---- tests that cannot be built are named to run_tests.sh
 PATH="$work/bin" make -n run-tests >"$work/out" 2>&1
-for test in fast/test_linear_gpu fast-bf16/test_gpt2 fast-cudnn/test_softmax_gpu; do
+for test in fast/attention/test_linear_gpu fast-bf16/test_gpt2 fast-cudnn/attention/test_softmax_gpu; do
     check_contains "$test is counted" "--left-out '$BUILD/cuda_on_cpu/$test: there is no g++'" "$work/out"
 done
 check_contains "so is the script" "--left-out 'scripts/test_train_gpu.sh: there is no g++'" "$work/out"
