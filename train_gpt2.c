@@ -19,7 +19,7 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 #include "core/ranks/sharing.h"
 #include "core/base/threads.h"
 #include "core/train/training.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <omp.h>
 #include <stdlib.h>

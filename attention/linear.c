@@ -1,5 +1,5 @@
 #include "linear_core.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <omp.h>
 #include <stdatomic.h>

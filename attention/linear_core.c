@@ -1,6 +1,6 @@
 #include "linear_core.h"
 #include "range.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <omp.h>
 #include <string.h>

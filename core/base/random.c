@@ -1,5 +1,5 @@
 #include "random.h"
-#include "core/math/vector_math.h"
+#include "vector_math.h"
 
 #include <math.h>
 
