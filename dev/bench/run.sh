@@ -25,11 +25,11 @@ if ! "$python" -c "import torch, numpy, tiktoken, regex, safetensors, xllamacpp"
     "$python" -m pip install --quiet $packages || { echo "cannot install $packages; is the network there?" >&2; exit 1; }
 fi
 make --no-print-directory -s all build/dev/bench/bench_attention_softmax build/dev/bench/bench_attention_linear \
-    build/dev/bench/bench_attention_scaling build/dev/bench/bench_loader build/dev/bench/bench_product build/dev/bench/bench_machine || exit 1
+    build/dev/bench/bench_attention_scaling build/dev/bench/bench_loader build/dev/bench/bench_gemm build/dev/bench/bench_machine || exit 1
 mkdir -p build/bench docs/results
 machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr | sed 's/-.*//'), $(date +%Y-%m-%d)"
 
-bench_products() { build/dev/bench/bench_product; }
+bench_products() { build/dev/bench/bench_gemm; }
 train() { "$python" dev/bench/bench_train_pytorch.py "$@"; }
 bench_train64() { train --batch 4 --sequence 64 --steps 3 --most-rounds 12 --peers eager,compile --wanted 1.4,1.3 --start-up; }
 bench_train256() { train --batch 4 --sequence 256 --steps 1 --most-rounds 10 --peers eager,compile --wanted 1.4,1.3; }
