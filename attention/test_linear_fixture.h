@@ -12,7 +12,7 @@
 
 enum { FIXTURE_T = 23, FIXTURE_C = 24 };
 
-static int open_fixture(Safetensors *file) {
+static inline int open_fixture(Safetensors *file) {
     Error error;
     int status = safetensors_open(file, "dev/fixtures/attention_linear.safetensors", &error);
     CHECK(status == 0); // run from the project's root
@@ -20,7 +20,7 @@ static int open_fixture(Safetensors *file) {
     return status;
 }
 
-static void read_tensor(real *out, const Safetensors *file, const char *group, const char *name, int rank,
+static inline void read_tensor(real *out, const Safetensors *file, const char *group, const char *name, int rank,
                         const uint64_t *shape) {
     char full[100];
     Error error;
@@ -31,7 +31,7 @@ static void read_tensor(real *out, const Safetensors *file, const char *group, c
 }
 
 // The first group at or after tensor *i: a group has a tensor GROUP/out. Returns whether there is one.
-static int fixture_group(char *group, size_t size, const Safetensors *file, int *i) {
+static inline int fixture_group(char *group, size_t size, const Safetensors *file, int *i) {
     for (; *i < file->count; (*i)++) {
         const char *name = file->tensors[*i].name, *slash = strchr(name, '/');
         if (!slash || strcmp(slash, "/out")) continue;
@@ -41,20 +41,20 @@ static int fixture_group(char *group, size_t size, const Safetensors *file, int 
     return 0;
 }
 
-static const char *fixture_attention(const Safetensors *file, const char *group) {
+static inline const char *fixture_attention(const Safetensors *file, const char *group) {
     char key[100];
     snprintf(key, sizeof key, "%s/attention", group);
     return safetensors_metadata(file, key);
 }
 
-static int metadata_number(const Safetensors *file, const char *group, const char *key) {
+static inline int metadata_number(const Safetensors *file, const char *group, const char *key) {
     char full[100];
     snprintf(full, sizeof full, "%s/%s", group, key);
     const char *text = safetensors_metadata(file, full);
     return text ? atoi(text) : 0;
 }
 
-static AttentionConfig fixture_config(const Safetensors *file, const char *group) {
+static inline AttentionConfig fixture_config(const Safetensors *file, const char *group) {
     AttentionConfig config;
     const char *attention = fixture_attention(file, group);
     memset(&config, 0, sizeof config);
@@ -73,7 +73,7 @@ static AttentionConfig fixture_config(const Safetensors *file, const char *group
     return config;
 }
 
-static void read_constants(real *constants, const Safetensors *file, const char *group, const Attention *attention,
+static inline void read_constants(real *constants, const Safetensors *file, const char *group, const Attention *attention,
                            const AttentionConfig *config) {
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
     size_t total;
