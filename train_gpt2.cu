@@ -12,7 +12,7 @@ moments, statistics and sums are float or double. All work goes to one stream; t
 The same bits from run to run: no atomics on floating-point numbers; every sum has a fixed order. What changes from
 micro-batch to micro-batch reaches the kernels through device memory, so that a captured CUDA graph stays valid.
 */
-#include "attention/linear_gpu.h"
+#include "attention/attention_gpu.h"
 #include "core/gpu/arena_gpu.h"
 #include "core/model/batch_gpu.h"
 #include "core/gpu/gpu_peak.h"
@@ -568,7 +568,6 @@ typedef struct {
     floatX *head_work;
     double *norm_parts;              // (NORM_BLOCKS and one for each part that is updated)
     StepState *state;                // on the device
-    unsigned long long floored_rows; // counted on the device so far
     BatchGPU batch;
 
     ArenaGPU activation_arena, scratch_arena;
@@ -1088,15 +1087,12 @@ static void adamw(GPT2 *model, const Settings *settings, int64_t step, double ra
     if (model->trains == TRAINS_SHARING_MOMENTS) gather_weights(model);
 }
 
-// Waits for the device. What it has counted of floored rows goes to the counter that the training loop reads.
+// Waits for the device.
 static StepState gpt2_state(GPT2 *model) {
     StepState state;
-    unsigned long long floored;
     cuda_check(cudaMemcpyAsync(&state, model->state, sizeof state, cudaMemcpyDeviceToHost, model->stream));
-    linear_gpu_floored_rows(&floored, model->stream);
+    if (model->attention->collect_floored_rows) model->attention->collect_floored_rows(model->stream);
     cuda_check(cudaStreamSynchronize(model->stream));
-    linear_count_floored_rows(floored - model->floored_rows);
-    model->floored_rows = floored;
     return state;
 }
 

@@ -4,7 +4,6 @@
 #include "core/ranks/parallel.h"
 #include "core/base/profile.h"
 #include "core/base/progress.h"
-#include "attention/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -207,7 +206,7 @@ static void report_step(Training *training, const StepOutcome *outcome, double s
     const Settings *settings = &training->settings;
     int64_t tokens = (int64_t)training->rows * settings->T;
     double remaining = (double)(settings->steps - training->step) * training->step_seconds;
-    uint64_t floored = linear_floored_rows();
+    uint64_t floored = training->attention->floored_rows ? training->attention->floored_rows() : 0;
     StepReport report = {.step = training->step,
                          .steps = settings->steps,
                          .tokens = training->tokens,
