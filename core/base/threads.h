@@ -9,7 +9,7 @@
 // where other processes are running when the program starts, and else after spinning for 40 microseconds, longer than most
 // gaps between loops. The OpenMP runtime reads its settings from the environment before main begins, so the program sets
 // them and starts itself once more, unless the user has chosen (OMP_WAIT_POLICY, GOMP_SPINCOUNT).
-void threads_wait_politely(char **argv);
+void threads_restart_with_wait_policy(char **argv);
 
 // Uses `count` threads (0: as many as there are cores) and returns their number.
 int threads_use(int count);

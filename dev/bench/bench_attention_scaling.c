@@ -152,7 +152,7 @@ int main(int argc, char **argv) {
         {"", "seconds", 0, OPTION_FLOAT, &range.seconds, 0, 1e4, NULL, "per measurement", 0, ""}};
     Error error;
     char names[256];
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     error_set_program(argv[0]);
     options_add(&options, items, sizeof items / sizeof *items);
     die_if(options_parse(&options, argc, argv, NULL, 0, NULL, &error), &error);

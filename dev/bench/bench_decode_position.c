@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     GPT2 model;
     Decoder decoder;
     Error error;
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     error_set_program(argv[0]);
     die_if(parse(&settings, argc, argv, &error), &error);
     threads_use(settings.threads);

@@ -81,7 +81,7 @@ static double measure_multiplying(void) {
 }
 
 int main(int argc, char **argv) {
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     threads_use(argc > 1 ? atoi(argv[1]) : 0);
     double peak = measure_multiplying(), gflops = matmul_measure_gflops();
     printf("{\"peak_gflops\": %.1f, \"gflops\": %.1f, \"gigabytes_per_second\": %.1f}\n", peak / 1e9, gflops,
