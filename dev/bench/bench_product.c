@@ -1,5 +1,5 @@
-// Our matrix product against OpenBLAS's on the products of training steps, in turns, each time on operands that the caches
-// have forgotten: GFLOP/s of both and their ratio. About a minute.
+// Our matrix product against OpenBLAS's on the products of training steps, in turns, each time on operands that the
+// caches have forgotten: GFLOP/s of both and their ratio. About a minute.
 #include "core/base/memory.h"
 #include "core/math/product.h"
 #include "core/base/progress.h"
