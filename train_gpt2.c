@@ -843,7 +843,7 @@ int main(int argc, char **argv) {
     ModelTensors tensors;
     MicroBatch batch;
     char memory[512];
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     training_open(&training, argc, argv);
     training_check_memory(&training, memory_machine_bytes(), planned_bytes);
     create_model(&model, &training.settings, training.attention);

@@ -1231,7 +1231,7 @@ int main(int argc, char **argv) {
     ModelTensors tensors;
     MicroBatch batch;
     char memory[512], notes[400];
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     training_open(&training, argc, argv);
     if (parallel_ranks() > 1 && !exchange_gpu_exists())
         die("started as one of %d processes, but built without NCCL; install it and make again", parallel_ranks());

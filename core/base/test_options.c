@@ -108,8 +108,8 @@ static void numbers_refused(void) {
 }
 
 static void other_refusals(void) {
-    check_refused("--batch", "--batch: expected a value behind it, found nothing");
-    check_refused("-b", "expected a value behind it");
+    check_refused("--batch", "--batch: expected a value after it, found nothing");
+    check_refused("-b", "expected a value after it");
     check_refused("--train=", "expected a value, found nothing");
     check_refused("--kind quadratic", "expected one of cosine|linear|constant, found \"quadratic\"");
     check_refused("--kind lin", "found \"lin\""); // no abbreviations
@@ -205,7 +205,7 @@ static void help_lists_everything(void) {
     free(text);
 }
 
-// --help prints to standard output and ends with 0, whatever else is wrong behind it.
+// --help prints to standard output and ends with 0, whatever is wrong after it.
 static void help_exits(void) {
     fflush(stdout);
     pid_t child = fork();

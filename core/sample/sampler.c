@@ -494,7 +494,7 @@ int sampler_main(const SamplerBackend *backend, int argc, char **argv) {
     Options options = {0};
     Error error;
     int positionals = 0;
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     error_set_program(argv[0]);
     sampler.backend = backend;
     sampler.settings = (SampleSettings){.tokens = 256,

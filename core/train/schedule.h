@@ -16,8 +16,8 @@ typedef struct {
     float decay_share;   // wsd: share of all steps spent in the decay at the end
 } Schedule;
 
-// The learning rate of step 0, 1, ... The warm-up is linear and reaches the peak at step `warmup`. wsd stays at the peak
-// and then goes down linearly.
+// The learning rate of step 0, 1, ... The warm-up is linear and reaches the peak at step `warmup`. wsd stays at the
+// peak and then goes down linearly.
 double schedule_rate(const Schedule *schedule, int64_t step);
 
 // Rows (sequences) in the batch of a step: from `start` to `full`, linearly over `ramp` steps.

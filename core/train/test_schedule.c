@@ -65,7 +65,7 @@ static void decay_is_monotonic(void) {
     }
 }
 
-// Steps behind the end, runs without steps, warm-ups longer than the run: rates stay in range.
+// Steps after the end, runs without steps, warm-ups longer than the run: rates stay in range.
 static void odd_lengths(void) {
     static const int64_t warmups[] = {0, 1, 5, 100}, totals[] = {0, 1, 5, 6};
     for (int kind = SCHEDULE_COSINE; kind <= SCHEDULE_WSD; kind++) {

@@ -50,7 +50,7 @@ static MicroBatch micro_batch(const Training *training, int B) {
                         .step = training->step};
 }
 
-// A rank without rows, when a step has fewer than there are ranks: a row without targets, whose gradients are zero.
+// For a rank without rows, when a step has fewer rows than ranks: a row without targets, whose gradients are zero.
 static MicroBatch batch_without_targets(Training *training) {
     for (int t = 0; t < training->settings.T; t++) training->inputs[t] = 0, training->targets[t] = -1;
     MicroBatch batch = micro_batch(training, 1);
@@ -147,8 +147,8 @@ static void handle_trouble(Training *training, const char *text) {
 
 // ---- how many steps: --seconds
 
-// Before there was one, a validation is taken for what it is, a forward pass: a third of a training step's work for as many
-// tokens; and a save for what a slow disk takes to write the weights and both moments.
+// Until there has been one, a validation is estimated as a forward pass: a third of a training step's work for as many
+// tokens; and a save as what a slow disk takes to write the weights and both moments.
 static StepCosts costs_so_far(const Training *training, double per_step) {
     const Settings *settings = &training->settings;
     const double disk_bytes_per_second = 3e8;
@@ -166,8 +166,8 @@ static StepCosts costs_so_far(const Training *training, double per_step) {
     return costs;
 }
 
-// Estimates the number of steps from the time of those so far, until three quarters of the time are over; then it stays, so
-// that the schedule can come to its end.
+// Estimates the number of steps from the time of those so far, until three quarters of the time are up; then the number
+// stays fixed, so that the schedule can come to its end.
 static void estimate_steps(Training *training) {
     Settings *settings = &training->settings;
     int64_t done = training->step - training->first_step;
@@ -230,8 +230,8 @@ static void report_step(Training *training, const StepOutcome *outcome, double s
 static const int ending_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 enum { SIGNALS = sizeof ending_signals / sizeof *ending_signals };
 
-// What all ranks have to know of each other, in one message: the signal that ends the run, whichever rank it came to, and
-// what only the first rank finds out: that its directory is gone, or that a failed save is to be tried again.
+// What all ranks have to know of each other, in one message: the signal that ends the run, whichever rank it came to,
+// and what only the first rank finds out: that its directory is gone, or that a failed save is to be tried again.
 static void look_around(Training *training) {
     enum { GONE = SIGNALS, RETRY, WORDS };
     double words[WORDS] = {0}, now = clock_seconds();

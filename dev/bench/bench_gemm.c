@@ -1,5 +1,5 @@
-// Our matrix product against OpenBLAS's on the products of training steps, in turns, each time on operands that the caches
-// have forgotten: GFLOP/s of both and their ratio. About a minute.
+// Our matrix product against OpenBLAS's on the products of training steps, in turns, each time on operands that the
+// caches have forgotten: GFLOP/s of both and their ratio. About a minute.
 #include "core/base/memory.h"
 #include "core/math/gemm.h"
 #include "core/base/progress.h"
@@ -76,7 +76,7 @@ static void run_case(int which) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     printf("GFLOP/s, medians of %d rounds in turns%22s\n%-32s %8s %8s %9s (quartiles)\n", ROUNDS, "", "", "ours",
            "OpenBLAS", "ratio");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case((int)i);
