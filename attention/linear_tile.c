@@ -2,6 +2,8 @@
 #include "core/base/numbers.h"
 #include "core/math/microkernel.h"
 
+_Static_assert(TILE_LANES % LANES == 0, "lanes are whole vectors");
+
 void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int rows, int columns, int depth,
                    int accumulate, TileShape shape) {
     SumMode mode = accumulate ? SUM_IS_ADDED : SUM_OVERWRITES;

@@ -12,7 +12,6 @@ enum {
     TILE = 64,      // rows of a sequence in one tile
     TILE_LANES = 16 // partly filled tiles are computed up to a multiple of this many rows
 };
-_Static_assert(TILE_LANES % LANES == 0, "lanes are whole vectors");
 
 // Which part of a product is known to be zero or is not wanted (the diagonal always belongs to the rest).
 typedef enum {
