@@ -80,7 +80,7 @@ static real scale_gradient(const Worker *worker, real dot, real g) {
 // gamma and beta of a tile of queries. `d_scale` (TILE) is for log_scaled maps, NULL for others.
 static void load_output_gradient(Worker *worker, HeadGradient gradient, int row, int rows, real *d_scale) {
     int HS = worker->HS, stride = worker->stride;
-    memset(worker->gamma, 0, sizeof(real) * (size_t)tile_lanes(rows) * stride);
+    if (stride > HS || rows < TILE) memset(worker->gamma, 0, sizeof(real) * (size_t)TILE * stride);
     for (int i = 0; i < rows; i++) {
         const real *dout = row_at(gradient.dout, row + i, gradient.stride);
         real g = gradient.denominator[row + i], dot = output_dot(gradient, row + i, HS);

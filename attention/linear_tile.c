@@ -4,9 +4,17 @@
 
 _Static_assert(TILE_LANES % LANES == 0, "lanes are whole vectors");
 
+// A function of its own: among the loops around it the strides would not stay in registers.
+static __attribute__((noinline)) void multiply_sized(const Block *block, int rows, int width, int accumulate) {
+    SumMode mode = accumulate ? SUM_IS_ADDED : SUM_OVERWRITES;
+    if (width == BLOCK_COLUMNS)
+        multiply_rows(*block, rows, BLOCK_VECTORS, mode);
+    else
+        multiply_rows(*block, rows, 1, mode);
+}
+
 void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int rows, int columns, int depth,
                    int accumulate, TileShape shape) {
-    SumMode mode = accumulate ? SUM_IS_ADDED : SUM_OVERWRITES;
     for (int j = 0, width; j < columns; j += width) {
         width = min_int(BLOCK_COLUMNS, columns - j);
         for (int i = 0; i < rows; i += BLOCK_ROWS) {
@@ -23,10 +31,7 @@ void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int
                            .a_column = a.column,
                            .b_row = b_row,
                            .depth = to - from};
-            if (width == BLOCK_COLUMNS)
-                multiply_rows(block, height, BLOCK_VECTORS, mode);
-            else
-                multiply_rows(block, height, 1, mode);
+            multiply_sized(&block, height, width, accumulate);
         }
     }
 }
