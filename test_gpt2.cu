@@ -6,7 +6,7 @@ In fp32 a layer agrees within 1e-5 of the largest number. In bf16 the C twin get
 is the rounding of results: 2^-9 of a number for one rounding; the bounds allow for the few that a layer has. Sizes exceed
 every tile: more than 256 threads * 4 numbers in a row, more than 32 rows in a block, several blocks of rows of logits.
 */
-#define GPT2_SAMPLER_ONLY
+#define GPT2_MODEL_ONLY
 #include "sample_gpt2.cu" // and with it train_gpt2.cu
 
 #include "core/gpu/test_gpu.h"
@@ -65,8 +65,8 @@ static void embedding_sizes(int B, int T, int C, int V) {
     for (int time = 0; time < 2; time++) { // twice: the counts of the sort must be zeros again
         batch_gpu_upload(&batch, &micro, 1, 1, stream);
         embedding_forward(out.device, batch.device.inputs, wte.device, wpe.device, N, T, C, stream);
-        embedding_backward(dwte.device, dwpe.device, dout.device, batch.device.inputs, batch.device.by_token, N, T, C,
-                           V, stream);
+        embedding_backward(dwte.device, dwpe.device, dout.device, batch.device.inputs, N, T, C, V,
+                           batch.device.by_token, stream);
         twin_embedding_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), N, T, C);
     }
     twin_embedding_forward(out.data(), tokens.data(), wte.data(), wpe.data(), N, T, C);
@@ -93,9 +93,9 @@ static void layernorm_sizes(int N, int C, bool with_branch, float share) {
     uint64_t key = random_key(3, "dropout", 0);
     uint64_t *device_key = device_copy(std::vector<uint64_t>{key});
     int64_t *first_token = device_copy(std::vector<int64_t>{70});
-    layernorm_forward(out.device, mean.device, rstd.device, with_branch ? sum.device : NULL, inp.device,
-                      with_branch ? branch.device : NULL, dropout_of(share, device_key, first_token), weight.device,
-                      bias.device, N, C, stream);
+    residual_layernorm_forward(out.device, mean.device, rstd.device, with_branch ? sum.device : NULL, inp.device,
+                               with_branch ? branch.device : NULL, dropout_of(share, device_key, first_token),
+                               weight.device, bias.device, N, C, stream);
     Activation &normalised = with_branch ? sum : inp;
     if (with_branch) {
         std::vector<float> dropped = branch.host;
@@ -168,8 +168,10 @@ static void gelu_kernels(void) {
 static void linear_sizes(int N, int C, int OC, bool with_gelu) {
     size_t in = (size_t)(N * C), out_count = (size_t)(N * OC), matrix = (size_t)(C * OC);
     Activation inp(in, 1), weight(matrix, 0.3), bias((size_t)OC, 1), out(out_count), before(out_count);
-    linear_forward(out.device, with_gelu ? before.device : NULL, inp.device, weight.device, bias.device, N, C, OC,
-                   stream);
+    if (with_gelu)
+        linear_gelu_forward(out.device, before.device, inp.device, weight.device, bias.device, N, C, OC, stream);
+    else
+        linear_forward(out.device, inp.device, weight.device, bias.device, N, C, OC, stream);
     Activation &plain = with_gelu ? before : out;
     twin_linear_forward(plain.data(), inp.data(), weight.data(), bias.data(), N, C, OC);
     if (with_gelu) {
@@ -182,8 +184,12 @@ static void linear_sizes(int N, int C, int OC, bool with_gelu) {
     Activation dout(out_count, 1), inside(in, 1), dinp(in);
     Sum dweight(matrix), dbias((size_t)OC), work((size_t)OC);
     for (int beta = 0; beta < 2; beta++) {
-        linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device,
-                        with_gelu ? inside.device : NULL, N, C, OC, (float)beta, work.device, stream);
+        if (with_gelu)
+            gelu_linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device,
+                                 inside.device, N, C, OC, (float)beta, work.device, stream);
+        else
+            linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device, N, C, OC,
+                            (float)beta, work.device, stream);
         twin_linear_backward(dinp.data(), dweight.data(), dbias.data(), dout.data(), inp.data(), weight.data(), N, C,
                              OC, (float)beta);
         if (with_gelu) twin_gelu_backward(dinp.data(), inside.data(), in);
@@ -211,13 +217,13 @@ static void linear_without_epilogues(void) {
     unsetenv("CUDA_ON_CPU_EPILOGUES");
 }
 
-static void head_sizes(int N, int C, int V, int rows_at_once, bool with_gradient) {
+static void head_sizes(int N, int C, int V, int work_rows, bool with_gradient) {
     size_t count = (size_t)(N * C), padded = (size_t)padded_vocabulary(V);
     float scale = 0.37f;
     std::vector<int> targets = random_tokens((size_t)N, V);
     std::vector<double> expected((size_t)N);
     targets[(size_t)N / 2] = -1;
-    Activation hidden(count, 1), wte(padded * (size_t)C, 0.5), dhidden(count), work((size_t)rows_at_once * padded);
+    Activation hidden(count, 1), wte(padded * (size_t)C, 0.5), dhidden(count), work((size_t)work_rows * padded);
     Sum losses((size_t)N), dwte(padded * (size_t)C, 1);
     for (size_t i = (size_t)(V * C); i < padded * (size_t)C; i++) wte.host[i] = 0, dwte.host[i] = 0;
     wte.send(), dwte.send();
@@ -225,7 +231,7 @@ static void head_sizes(int N, int C, int V, int rows_at_once, bool with_gradient
     float *device_scale = device_copy(std::vector<float>{scale});
     for (int beta = 1; beta >= 0; beta--) {
         head_forward_backward(losses.device, with_gradient ? dhidden.device : NULL, dwte.device, hidden.device,
-                              wte.device, device_targets, device_scale, N, C, V, rows_at_once, (float)beta, work.device,
+                              wte.device, device_targets, device_scale, N, C, V, (float)beta, work.device, work_rows,
                               stream);
         twin_head(expected.data(), with_gradient ? dhidden.data() : NULL, dwte.data(), hidden.data(), wte.data(),
                   targets.data(), scale, N, C, V, (float)beta);
@@ -301,7 +307,7 @@ struct Model {
         if (side == TWIN) twin_free(twin);
     }
     Model(const Model &) = delete;
-    ModelTensors tensors() { return side == GPU ? gpt2_tensors(&gpu) : twin_to_host(twin, HOST_TO_FILL); }
+    ModelTensors tensors() { return side == GPU ? gpt2_to_host(&gpu, HOST_TO_FILL) : twin_to_host(twin, HOST_TO_FILL); }
     void send() { side == GPU ? gpt2_from_host(&gpu, HOST_TO_FILL) : twin_from_host(twin, HOST_TO_FILL); }
     void fetch() { (void)(side == GPU ? gpt2_to_host(&gpu, HOST_TO_SAVE) : twin_to_host(twin, HOST_TO_SAVE)); }
     void gradients(const MicroBatch *batch) {
@@ -651,13 +657,13 @@ static void decode_beside_forward(const AttentionGPU *attention, Settings settin
         GPT2 model = {};
         Decoder decoder = {};
         gpt2_create(&model, &settings.model, attention, &settings.attention_config, 0, 0, 0, RECOMPUTE_NONE);
-        ModelTensors tensors = gpt2_tensors(&model);
+        ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
         model_initialize(&tensors, (uint64_t)settings.seed, settings.init_std);
-        parameters_gpu_send(&model.parameters, model.stream);
+        gpt2_from_host(&model, HOST_TO_FILL);
         decoder_create(&decoder, &model);
         for (int t = prompt - 1; t < T; t++) {
             int n = t == prompt - 1 ? prompt : 1;
-            const float *found = gpt2_step(&decoder, inputs.data() + t + 1 - n, n, NULL);
+            const float *found = decoder_step(&decoder, inputs.data() + t + 1 - n, n, t + 1 - n, NULL);
             check_equal_within(attention->cpu->name, found, &expected[(size_t)(t * padded)], (size_t)V, DECODE_BOUND);
         }
         decoder_free(&decoder);

@@ -69,7 +69,7 @@ void twin_layernorm_backward(float *dinp, float *dweight, float *dbias, const fl
 }
 
 void twin_linear_forward(float *out, const float *inp, const float *weight, const float *bias, int N, int C, int OC) {
-    linear_forward(out, NULL, inp, weight, bias, N, C, OC);
+    linear_forward(out, inp, weight, bias, N, C, OC);
 }
 
 void twin_linear_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,

@@ -6,7 +6,7 @@
 //     traffic gpt2 TOKENS                                               GPT-2 124M's widths, one layer, one step
 //     traffic optional TOKENS                                           kernels that only some runs launch, once each
 //     traffic weights COUNT                                             weights made ready for decoding
-#define GPT2_SAMPLER_ONLY
+#define GPT2_MODEL_ONLY
 #include "sample_gpt2.cu"
 
 #include "core/gpu/test_gpu.h"
