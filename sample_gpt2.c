@@ -1,8 +1,8 @@
 /*
 Text from a checkpoint.
 
-The model comes from train_gpt2.c; here is its decoder, which feeds one sequence through the attention's `step` and keeps
-what later positions need of earlier ones in caches. At the bottom is the loop that draws tokens.
+The model comes from train_gpt2.c; here is its decoder, which feeds one sequence through the attention's `step` and
+keeps what later positions need of earlier ones in caches. At the bottom is the loop that draws tokens.
 */
 #define _GNU_SOURCE
 #ifdef GPT2_MODEL_ONLY
@@ -19,8 +19,8 @@ what later positions need of earlier ones in caches. At the bottom is the loop t
 // ---------------------------------------------------------------------------------------------------------------------
 // The decoder
 
-// A prompt's tokens go through the layers PREFILL_ROWS at a time, as matrix products; the text's one by one, as products
-// of a matrix and a vector, and so do the few tokens at a time that would not pay for the former.
+// A prompt's tokens go through the layers PREFILL_ROWS at a time, as matrix products; the text's one by one, as
+// products of a matrix and a vector, and so do the few tokens at a time that would not pay for the former.
 enum { PREFILL_ROWS = 512, FEW_ROWS = 4 };
 
 typedef struct {

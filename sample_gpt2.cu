@@ -1,7 +1,7 @@
 /*
-Text from a checkpoint, on the GPU: sample_gpt2.c's decoder with the weights and the attention's caches on the device. The
-model comes from train_gpt2.cu; what a token costs is one pass over the weights and the attention's `step`. At the bottom
-is the same loop as on the CPU: the same options, and in fp32 the same text for the same seed.
+Text from a checkpoint, on the GPU: sample_gpt2.c's decoder with the weights and the attention's caches on the device.
+The model comes from train_gpt2.cu; what a token costs is one pass over the weights and the attention's `step`. At the
+bottom is the same loop as on the CPU: the same options, and in fp32 the same text for the same seed.
 */
 #ifdef GPT2_MODEL_ONLY
 #include "train_gpt2.cu"
@@ -84,15 +84,13 @@ static inline void decoder_keep_past(Decoder *decoder) {
     size_t bytes = (size_t)decoder->model->config.L * decoder->cache_size * sizeof(float);
     if (bytes == 0) return;
     if (!decoder->kept) cuda_check(cudaMalloc((void **)&decoder->kept, bytes));
-    cuda_check(
-        cudaMemcpyAsync(decoder->kept, decoder->cache, bytes, cudaMemcpyDeviceToDevice, decoder->model->stream));
+    cuda_check(cudaMemcpyAsync(decoder->kept, decoder->cache, bytes, cudaMemcpyDeviceToDevice, decoder->model->stream));
 }
 
 static inline void decoder_restore_past(Decoder *decoder) {
     size_t bytes = (size_t)decoder->model->config.L * decoder->cache_size * sizeof(float);
     if (bytes == 0) return;
-    cuda_check(
-        cudaMemcpyAsync(decoder->cache, decoder->kept, bytes, cudaMemcpyDeviceToDevice, decoder->model->stream));
+    cuda_check(cudaMemcpyAsync(decoder->cache, decoder->kept, bytes, cudaMemcpyDeviceToDevice, decoder->model->stream));
 }
 
 // x (n,C) and what the layer before left in `branch` -> the same after this layer.
@@ -104,13 +102,13 @@ static void decoder_layer(Decoder *decoder, int l, int n) {
     cudaStream_t stream = model->stream;
     int C = model->config.C;
     residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, l > 0 ? branch : NULL, none, w->ln1_weight,
-                      w->ln1_bias, n, C, stream);
+                               w->ln1_bias, n, C, stream);
     linear_forward(wide, hidden, w->qkv_weight, w->qkv_bias, n, C, 3 * C, stream);
     model->attention->step(hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, n, wide,
                            model->parameters.constants[l], model->attention_work, &model->attention_config, stream);
     linear_forward(branch, hidden, w->proj_weight, w->proj_bias, n, C, C, stream);
-    residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln2_weight, w->ln2_bias, n, C,
-                      stream);
+    residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln2_weight, w->ln2_bias, n,
+                               C, stream);
     linear_gelu_forward(decoder->wide2, wide, hidden, w->fc_weight, w->fc_bias, n, C, 4 * C, stream);
     linear_forward(branch, decoder->wide2, w->fcproj_weight, w->fcproj_bias, n, 4 * C, C, stream);
 }
@@ -125,8 +123,8 @@ static void decoder_rows(Decoder *decoder, const int *tokens, int n) {
                       model->weights.wpe + (size_t)decoder->position * (size_t)C, n, n, C, model->stream);
     for (int l = 0; l < model->config.L; l++) decoder_layer(decoder, l, n);
     residual_layernorm_forward(decoder->hidden, decoder->mean, decoder->rstd, decoder->x, decoder->x, decoder->branch,
-                      dropout_of(0, NULL, NULL), model->weights.lnf_weight, model->weights.lnf_bias, n, C,
-                      model->stream);
+                               dropout_of(0, NULL, NULL), model->weights.lnf_weight, model->weights.lnf_bias, n, C,
+                               model->stream);
     cuda_check(cudaStreamSynchronize(model->stream)); // `tokens` is the caller's again
     decoder->position += n;
 }

@@ -167,8 +167,8 @@ static double slope(LossFunction loss, void *context, real *x, const real *direc
     return sum / (12 * h);
 }
 
-// How far `expected` is from the slope. Features with a kink (ReLU) and scores near a pole bend within the wider steps, so
-// narrower ones are tried; a wrong gradient is wrong with all of them.
+// How far `expected` is from the slope. Features with a kink (ReLU) and scores near a pole bend within the wider steps,
+// so narrower ones are tried; a wrong gradient is wrong with all of them.
 static double slope_error(LossFunction loss, void *context, real *x, const real *direction, size_t count, size_t index,
                           double expected, double allowed) {
     double error = INFINITY;
@@ -567,8 +567,8 @@ static real *accumulated_gradients(const Attention *attention, int rows_at_once,
     int *inputs = random_tokens(4 * TINY_T, tiny.V), *targets = random_tokens(4 * TINY_T, tiny.V);
     *loss = 0;
     for (int row = 0; row < 4; row += rows_at_once) {
-        MicroBatch batch = whole_batch(inputs + row * TINY_T, targets + row * TINY_T, rows_at_once, TINY_T,
-                                       1.0 / (4 * TINY_T));
+        MicroBatch batch =
+            whole_batch(inputs + row * TINY_T, targets + row * TINY_T, rows_at_once, TINY_T, 1.0 / (4 * TINY_T));
         batch.first_row = row, batch.is_first = row == 0;
         *loss = forward_backward(&model, batch);
     }
@@ -578,8 +578,8 @@ static real *accumulated_gradients(const Attention *attention, int rows_at_once,
     return gradients;
 }
 
-// One batch of four rows and four of one are the same step, up to the rounding of another order of sums. The bound is in
-// roundings of the largest gradient; mechanisms whose divisor can come near zero magnify them.
+// One batch of four rows and four of one are the same step, up to the rounding of another order of sums. The bound is
+// in roundings of the largest gradient; mechanisms whose divisor can come near zero magnify them.
 static void gradient_accumulation(void) {
     for (int i = 0; attention_registry[i]; i++) {
         size_t count;
@@ -597,8 +597,8 @@ static void gradient_accumulation(void) {
 
 // ---- recomputing
 
-// What backward makes again has the bits that forward made: every level of --recompute gives the same gradients, for less
-// memory.
+// What backward makes again has the bits that forward made: every level of --recompute gives the same gradients, for
+// less memory.
 static void recomputing_changes_no_bit(void) {
     for (int i = 0; attention_registry[i]; i++) {
         real *gradients[RECOMPUTE_LEVELS];
@@ -926,7 +926,7 @@ static void sampling_takes_any_numbers(void) {
     Candidate candidates[V];
     real logits[V];
     const DrawSettings settings[] = {{0, 0, 1},    {1, 0, 1},      {1, 40, 1},        {1, 40, 0.5f},
-                                        {NAN, 40, 1}, {-1, 40, 0.5f}, {1e-38f, 3, 0.5f}, {1, 40, NAN}};
+                                     {NAN, 40, 1}, {-1, 40, 0.5f}, {1e-38f, 3, 0.5f}, {1, 40, NAN}};
     for (int count = 1; count <= V; count += 7)
         for (int kind = 0; kind < ODD; kind++)
             for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {

@@ -1,10 +1,11 @@
 /*
-Tests of the GPU trainer against its C twin: every layer at odd sizes, then whole models of every attention, trained side
-by side. Built in fp32 and in bf16, for a GPU (make test-gpu) and for the CPU by dev/cuda_on_cpu.
+Tests of the GPU trainer against its C twin: every layer at odd sizes, then whole models of every attention, trained
+side by side. Built in fp32 and in bf16, for a GPU (make test-gpu) and for the CPU by dev/cuda_on_cpu.
 
-In fp32 a layer agrees within 1e-5 of the largest number. In bf16 the C twin gets the same rounded inputs, and what differs
-is the rounding of results: 2^-9 of a number for one rounding; the bounds allow for the few that a layer has. Sizes exceed
-every tile: more than 256 threads * 4 numbers in a row, more than 32 rows in a block, several blocks of rows of logits.
+In fp32 a layer agrees within 1e-5 of the largest number. In bf16 the C twin gets the same rounded inputs, and what
+differs is the rounding of results: 2^-9 of a number for one rounding; the bounds allow for the few that a layer has.
+Sizes exceed every tile: more than 256 threads * 4 numbers in a row, more than 32 rows in a block, several blocks of
+rows of logits.
 */
 #define GPT2_MODEL_ONLY
 #include "sample_gpt2.cu" // and with it train_gpt2.cu
@@ -206,8 +207,8 @@ static void linear(void) {
     linear_sizes(40, 36, 1100, true);
 }
 
-// The library may have no epilogue for a shape: the harness's then has none for any. Shapes of their own, because choices
-// are kept. On a GPU these are shapes like the others.
+// The library may have no epilogue for a shape: the harness's then has none for any. Shapes of their own, because
+// choices are kept. On a GPU these are shapes like the others.
 static void linear_without_epilogues(void) {
     setenv("CUDA_ON_CPU_EPILOGUES", "0", 1);
     linear_sizes(70, 44, 64, false);
@@ -276,7 +277,8 @@ static Settings calm_settings(const Attention *attention, GPT2Config model, int 
     if (attention->uses & USES_EPS) config->eps = 0.5f; // far from the kernel's pole, where rounding would grow
     // A query of the first rows may be nearly orthogonal to its few keys: rounding is divided by a sum near delta then.
     if (!strcmp(attention->name, "yat-spherical")) config->delta = 0.01f;
-    // Wide weights, so that nothing is nearly linear; but signed scores add up to nearly nothing then, and rounding grows.
+    // Wide weights, so that nothing is nearly linear; but signed scores add up to nearly nothing then, and rounding
+    // grows.
     settings.init_std = strcmp(attention->name, "rff") ? 0.1f : 0.04f;
     settings.adam_eps = 1e-5f; // gradients that are nothing but rounding stay small steps
     return settings;
@@ -377,12 +379,11 @@ static double evaluate(Model *model, int64_t step) {
     return model->evaluate(&batch);
 }
 
-// Differences of weights are shares of the tensor's largest number, or of 0.1, the size of the weights at the start, for
-// tensors that begin as zeros. Ten steps of 3e-3 move a weight by up to 0.03: in bf16 the two models are closer than that.
-// In bf16 losses were found to differ by 0.009, norms by 0.06, weights by 0.02; from PyTorch's by 0.0006, 0.003 and 0.013
-// of their size; logits of decoding by 0.03.
-// With the settings as shipped, losses were found to differ by 2e-7 in fp32 and 0.0009 in bf16, norms by 1.2e-5 and 0.005
-// of their size in yat, by 5e-7 and 0.0023 in the others.
+// Differences of weights are shares of the tensor's largest number, or of 0.1, the size of the weights at the start,
+// for tensors that begin as zeros. Ten steps of 3e-3 move a weight by up to 0.03: in bf16 the two models are closer
+// than that. In bf16 losses were found to differ by 0.009, norms by 0.06, weights by 0.02; from PyTorch's by 0.0006,
+// 0.003 and 0.013 of their size; logits of decoding by 0.03. With the settings as shipped, losses were found to differ
+// by 2e-7 in fp32 and 0.0009 in bf16, norms by 1.2e-5 and 0.005 of their size in yat, by 5e-7 and 0.0023 in the others.
 #ifdef PRECISION_BF16
 static const double LOSS_BOUND = 0.025, NORM_BOUND = 0.15, WEIGHT_BOUND = 0.03, DECODE_BOUND = 0.06, LEAST_SCALE = 1;
 static const double PYTORCH_BOUND = 2e-3, PYTORCH_WEIGHT_BOUND = 0.03;
@@ -444,9 +445,9 @@ static void every_attention_beside_its_twin(void) {
     }
 }
 
-// With the settings that a run has when nothing is set, at the schedule's peak; the same tokens in every step, so that the
-// loss falls (from 4.2 to 3.8) and a gradient that is wrong is seen in it. Weights are not compared: with AdamW's eps of
-// 1e-8 a gradient that is nothing but rounding moves its weight as far as any other.
+// With the settings that a run has when nothing is set, at the schedule's peak; the same tokens in every step, so that
+// the loss falls (from 4.2 to 3.8) and a gradient that is wrong is seen in it. Weights are not compared: with AdamW's
+// eps of 1e-8 a gradient that is nothing but rounding moves its weight as far as any other.
 static void shipped_beside_twin(const Attention *attention) {
     Settings settings = shipped_settings(attention, {MODEL_T + 3, MODEL_V, 2, 2, 32}, MODEL_T);
     Model gpu(GPU, settings), cpu(TWIN, settings);

@@ -3,8 +3,8 @@ The CPU trainer: GPT-2's forward and backward pass, AdamW and the training loop,
 
 Layers come first, each one's forward and backward side by side; then the model that strings them together; then the
 optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d` + the
-forward name; N = B*T rows. Weights are stored (in, out) as Hugging Face's GPT-2 stores them. `real` is float; the gradient
-tests compile this same file in double.
+forward name; N = B*T rows. Weights are stored (in, out) as Hugging Face's GPT-2 stores them. `real` is float; the
+gradient tests compile this same file in double.
 
 Weight gradients take `beta`: 0 overwrites (the first micro-batch of a step, so that no pass has to zero them), 1 adds.
 Sums over rows are cut into blocks of a fixed size, so that they give the same bits with any number of threads.
@@ -102,8 +102,8 @@ static void layernorm_backward_row(real *dx, real *dweight, real *dbias, const r
     }
 }
 
-// dsum (columns) = beta * dsum + the sum over `count` rows of part, whose rows are `stride` apart; by the threads of the
-// parallel region at hand, without a barrier at the end.
+// dsum (columns) = beta * dsum + the sum over `count` rows of part, whose rows are `stride` apart; by the threads of
+// the parallel region at hand, without a barrier at the end.
 static void sum_rows(real *dsum, const real *part, size_t stride, int count, int columns, real beta) {
 #pragma omp for schedule(static) nowait
     for (int start = 0; start < columns; start += COLUMN_SLICE) {
@@ -144,8 +144,37 @@ static size_t layernorm_work(size_t N, size_t C) {
     return (N + ROW_BLOCK - 1) / ROW_BLOCK * 2 * C;
 }
 
-// out (N,OC) = inp (N,C) weight (C,OC) + bias (OC). The product adds to what is already there, so that the bias costs no
-// pass of its own.
+// GELU in its tanh form. 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), which needs one exponential; the two agree for all u.
+static const real GELU_SCALE = (real)0.7978845608028654, GELU_CUBIC = (real)0.044715; // sqrt(2/pi)
+
+// Threads get whole blocks: the exponential of a number that is left over after the last vector has other last bits,
+// and which numbers these are must not depend on how many threads there are.
+enum { GELU_BLOCK = 1024 };
+
+static inline real gelu_of(real x) {
+    return x / (1 + real_exp(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
+}
+
+static void gelu_forward(real *out, const real *inp, size_t count) {
+    profile_work(WORK_GELU);
+#pragma omp parallel for simd schedule(static, GELU_BLOCK)
+    for (size_t i = 0; i < count; i++) out[i] = gelu_of(inp[i]);
+}
+
+// In place: dout becomes dinp. d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u.
+static void gelu_backward(real *dout, const real *inp, size_t count) {
+    profile_work(WORK_GELU);
+#pragma omp parallel for simd schedule(static, GELU_BLOCK)
+    for (size_t i = 0; i < count; i++) {
+        real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
+        real du = GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
+        real gate = 1 / (1 + real_exp(-2 * u));
+        dout[i] *= gate + x * gate * (1 - gate) * 2 * du;
+    }
+}
+
+// out (N,OC) = inp (N,C) weight (C,OC) + bias (OC). The product adds to what is already there, so that the bias costs
+// no pass of its own.
 static void linear_forward(real *out, const real *inp, const real *weight, const real *bias, int N, int C, int OC) {
     profile_work(WORK_PRODUCTS);
 #pragma omp parallel for schedule(static)
@@ -173,38 +202,9 @@ static void linear_backward(real *dinp, real *dweight, real *dbias, const real *
     sum_rows(dbias, dout, (size_t)OC, N, OC, beta);
 }
 
-// GELU in its tanh form. 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), which needs one exponential; the two agree for all u.
-static const real GELU_SCALE = (real)0.7978845608028654, GELU_CUBIC = (real)0.044715; // sqrt(2/pi)
-
-// Threads get whole blocks: the exponential of a number that is left over after the last vector has other last bits, and
-// which numbers these are must not depend on how many threads there are.
-enum { GELU_BLOCK = 1024 };
-
-static inline real gelu_of(real x) {
-    return x / (1 + real_exp(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
-}
-
-static void gelu_forward(real *out, const real *inp, size_t count) {
-    profile_work(WORK_GELU);
-#pragma omp parallel for simd schedule(static, GELU_BLOCK)
-    for (size_t i = 0; i < count; i++) out[i] = gelu_of(inp[i]);
-}
-
-// In place: dout becomes dinp. d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u.
-static void gelu_backward(real *dout, const real *inp, size_t count) {
-    profile_work(WORK_GELU);
-#pragma omp parallel for simd schedule(static, GELU_BLOCK)
-    for (size_t i = 0; i < count; i++) {
-        real x = inp[i], u = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
-        real du = GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
-        real gate = 1 / (1 + real_exp(-2 * u));
-        dout[i] *= gate + x * gate * (1 - gate) * 2 * du;
-    }
-}
-
-// Zeroes a share p of the numbers and scales the others by 1/(1-p), in place. Number i of row r of the whole step's batch
-// always gets the same verdict, so backward repeats the mask instead of storing it, and neither the thread count nor the
-// split into micro-batches and ranks matters. Forward and backward are the same function.
+// Zeroes a share p of the numbers and scales the others by 1/(1-p), in place. Number i of row r of the whole step's
+// batch always gets the same verdict, so backward repeats the mask instead of storing it, and neither the thread count
+// nor the split into micro-batches and ranks matters. Forward and backward are the same function.
 static void dropout(real *x, size_t rows, size_t columns, size_t first_row, float p, uint64_t key) {
     if (p == 0) return;
     profile_work(WORK_DROPOUT);
@@ -253,8 +253,8 @@ static double cross_entropy_row(real *logits, int target, real scale, int V, int
     return log((double)sum) - (double)(target_logit - largest);
 }
 
-// hidden (N,C), wte (V,C), targets (N) -> losses (N). With dhidden (N,C) also the gradients of scale * sum of losses, made
-// in the same pass: dhidden is overwritten, dwte (V,C) follows beta. work: head_work(N, V) numbers.
+// hidden (N,C), wte (V,C), targets (N) -> losses (N). With dhidden (N,C) also the gradients of scale * sum of losses,
+// made in the same pass: dhidden is overwritten, dwte (V,C) follows beta. work: head_work(N, V) numbers.
 static void head_forward_backward(double *losses, real *dhidden, real *dwte, const real *hidden, const real *wte,
                                   const int *targets, real scale, int N, int C, int V, real beta, real *work) {
     profile_work(WORK_HEAD);
@@ -383,7 +383,8 @@ static void name_weights(Weights *weights, const GPT2 *model, int gradients) {
     weights->lnf_bias = next_tensor(&next, gradients);
 }
 
-// The places of one layer's activations. With --recompute the layers share one place for those that backward makes again.
+// The places of one layer's activations. With --recompute the layers share one place for those that backward makes
+// again.
 static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
     LayerActivations *a = &model->acts.layers[l];
     struct {
@@ -493,21 +494,17 @@ static void gpt2_free(GPT2 *model) {
     free(model->constants), free(model->losses);
 }
 
-// What files hold of the model; core/model/gpt2_parameters.h reads, writes and initialises it.
-static ModelTensors gpt2_tensors(const GPT2 *model) {
+// What files hold of the model (core/model/gpt2_parameters.h reads, writes and initialises it), in host memory: to be
+// saved, when the first rank has all of it, or to be filled from a file. All ranks call it: with ZeRO each has a part
+// of the moments.
+static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
+    if (model->sharing) sharing_join_moments(model->sharing, purpose == HOST_TO_SAVE);
     return (ModelTensors){.config = model->config,
                           .attention = model->attention,
                           .attention_config = model->attention_config,
                           .parameters = model->parameters,
                           .count = model->parameter_count,
                           .constants = model->constants};
-}
-
-// The same in host memory: to be saved, when the first rank has all of it, or to be filled from a file. All ranks call it:
-// with ZeRO each has a part of the moments.
-static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
-    if (model->sharing) sharing_join_moments(model->sharing, purpose == HOST_TO_SAVE);
-    return gpt2_tensors(model);
 }
 
 // Ends what gpt2_to_host began; what was filled in is the model's from now on.
@@ -533,8 +530,8 @@ static const real *layer_input(const GPT2 *model, int l) {
     return l > 0 ? model->acts.layers[l - 1].residual_out : model->acts.embedded;
 }
 
-// The layer's input (N,C) -> residual_out (N,C); what backward needs stays in the layer's activations. `again`: only that
-// is computed, for residual_out stands.
+// The layer's input (N,C) -> residual_out (N,C); what backward needs stays in the layer's activations. `again`: only
+// that is computed, for residual_out stands.
 static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     const LayerWeights *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
@@ -591,8 +588,8 @@ static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     return sum_losses(model->losses, N);
 }
 
-// Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to the
-// last hidden state in back.dhidden and the head's share of dwte. Adds to the step's loss.
+// Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to
+// the last hidden state in back.dhidden and the head's share of dwte. Adds to the step's loss.
 static inline void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
     int N = batch->B * batch->T;
     profile_phase(PHASE_FORWARD);
@@ -651,8 +648,8 @@ static void layer_backward(GPT2 *model, int l, real beta) {
                        a->ln1_rstd, w->ln1_weight, N, C, beta, model->layernorm_work);
 }
 
-// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the others
-// add to them; after its last one each layer's go to the other ranks as soon as they are made.
+// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the
+// others add to them; after its last one each layer's go to the other ranks as soon as they are made.
 static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
     Activations *acts = &model->acts;
     const real beta = batch->is_first ? 0 : 1;
@@ -687,7 +684,8 @@ static size_t norm_blocks(size_t count) {
     return (count + NORM_BLOCK - 1) / NORM_BLOCK;
 }
 
-// The sum of squares of each block of x, shared among the threads of the parallel region at hand; no barrier at the end.
+// The sum of squares of each block of x, shared among the threads of the parallel region at hand; no barrier at the
+// end.
 static void block_squares(double *sums, const real *x, size_t count) {
 #pragma omp for schedule(static) nowait
     for (size_t b = 0; b < norm_blocks(count); b++) {
@@ -699,8 +697,9 @@ static void block_squares(double *sums, const real *x, size_t count) {
     }
 }
 
-// The norm of the gradients that are this rank's: alone, all. When it is not finite, *bad is the name of the first tensor
-// whose gradient is not. One parallel region for all tensors: most of them are too short to be worth waking a thread for.
+// The norm of the gradients that are this rank's: alone, all. When it is not finite, *bad is the name of the first
+// tensor whose gradient is not. One parallel region for all tensors: most of them are too short to be worth waking a
+// thread for.
 static double gpt2_gradient_norm(const GPT2 *model, const char **bad) {
     profile_work(WORK_OPTIMIZER);
     size_t blocks = 0, at = 0;
@@ -720,8 +719,8 @@ static double gpt2_gradient_norm(const GPT2 *model, const char **bad) {
     return sqrt(total);
 }
 
-// AdamW's step number `step` (from 0) in one pass over weight, gradient and moments, the clip factor folded in; decay on
-// matrices only.
+// AdamW's step number `step` (from 0) in one pass over weight, gradient and moments, the clip factor folded in; decay
+// on matrices only.
 static void adamw(Parameter *parameters, int count, const Settings *settings, int64_t step, double rate,
                   double gradient_scale) {
     const double t = (double)step + 1;

@@ -1,13 +1,14 @@
 /*
-The GPU trainer: GPT-2's forward and backward pass, AdamW and the training loop in CUDA, in the order and with the names of
-train_gpt2.c. Only dropout comes earlier, because LayerNorm's kernel has its mask in it.
+The GPU trainer: GPT-2's forward and backward pass, AdamW and the training loop in CUDA, in the order and with the names
+of train_gpt2.c.
 
 Layers come first, each one's kernels for forward and backward side by side; then the model that strings them together;
-then the optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d` +
-the forward name; N = B*T rows. Weights are stored (in, out).
+then the optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d`
++ the forward name; N = B*T rows. Weights are stored (in, out).
 
-floatX, the type of weights and activations, is float or bf16 (core/gpu/cuda_common.h). Gradients of weights, master weights,
-moments, statistics and sums are float or double. All work goes to one stream; the host waits for it once per step.
+floatX, the type of weights and activations, is float or bf16 (core/gpu/cuda_common.h). Gradients of weights, master
+weights, moments, statistics and sums are float or double. All work goes to one stream; the host waits for it once per
+step.
 
 The same bits from run to run: no atomics on floating-point numbers; every sum has a fixed order. What changes from
 micro-batch to micro-batch reaches the kernels through device memory, so that a captured CUDA graph stays valid.
@@ -15,6 +16,7 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 #include "attention/linear_gpu.h"
 #include "core/gpu/arena_gpu.h"
 #include "core/model/batch_gpu.h"
+#include "core/gpu/dropout_gpu.h"
 #include "core/gpu/gpu_peak.h"
 #include "core/gpu/graphs_gpu.h"
 #include "core/gpu/kernel_gpu.h"
@@ -22,7 +24,6 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 #include "core/ranks/parallel_nccl.h"
 #include "core/ranks/parameters_gpu.h"
 #include "core/gpu/profile_gpu.h"
-#include "core/gpu/random_gpu.h"
 #include "core/gpu/rounding_gpu.h"
 
 extern "C" {
@@ -38,44 +39,6 @@ extern "C" {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Layers
-
-// ---- dropout: the mask is a function of step, site and place, so that backward repeats it instead of storing it
-
-typedef struct {
-    uint32_t threshold; // share * 2^32; 0: no dropout
-    float scale;        // 1 / (1 - share)
-    const uint64_t *key;
-    const int64_t *first_token; // of the micro-batch at hand within the step's batch, times T
-} Dropout;
-
-static Dropout dropout_of(float share, const uint64_t *key, const int64_t *first_token) {
-    return {(uint32_t)((double)share * 4294967296.0), 1 / (1 - share), key, first_token};
-}
-
-// x times the mask, for WIDTH numbers of row `row` (of the micro-batch) from column `column` on. Rounded by itself, never
-// as part of a sum that it goes into: the same bits as on the CPU.
-template <int WIDTH>
-__device__ static inline Floats<WIDTH> drop(Floats<WIDTH> x, const Dropout &dropout, int64_t row, int column, int C) {
-    if (dropout.threshold == 0) return x;
-    uint32_t words[WIDTH];
-    random_words_gpu(words, *dropout.key, (uint64_t)(*dropout.first_token + row) * (uint64_t)C + (uint64_t)column);
-    for (int j = 0; j < WIDTH; j++) x.at[j] = words[j] < dropout.threshold ? 0 : __fmul_rn(x.at[j], dropout.scale);
-    return x;
-}
-
-// out (N,C) = inp (N,C) times the mask; forward and backward are the same, and in place is allowed.
-template <int WIDTH>
-__global__ void dropout_kernel(floatX *out, const floatX *inp, Dropout dropout, size_t count, int C) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride)
-        store(out + i, drop(load<WIDTH>(inp + i), dropout, (int64_t)(i / (size_t)C), (int)(i % (size_t)C), C));
-}
-
-static void dropout_forward(floatX *out, const floatX *inp, Dropout dropout, int N, int C, cudaStream_t stream) {
-    NamedRange range("dropout", WORK_DROPOUT, stream);
-    size_t count = (size_t)N * (size_t)C;
-    LAUNCH(dropout_kernel, C, blocks_walking(count), BLOCK, stream, out, inp, dropout, count, C);
-}
 
 // ---- embedding
 
@@ -100,8 +63,8 @@ static void embedding_forward(floatX *out, const int *tokens, const floatX *wte,
     LAUNCH(embedding_forward_kernel, C, blocks_walking(count), BLOCK, stream, out, tokens, wte, wpe, count, T, C);
 }
 
-// A block is a list of rows and a slice of WARP packs of columns; its warps share the rows. There may be more blocks than
-// lists: how many different tokens a micro-batch has is known on the device only.
+// A block is a list of rows and a slice of WARP packs of columns; its warps share the rows. There may be more blocks
+// than lists: how many different tokens a micro-batch has is known on the device only.
 template <int WIDTH>
 __global__ void token_gradient_kernel(float *dwte, const floatX *dout, const int *tokens, RowsByToken lists, int C) {
     __shared__ Floats<WIDTH> of_warp[WARPS][WARP];
@@ -281,117 +244,6 @@ static size_t layernorm_work(size_t N, size_t C) {
     return (N + ROW_BLOCK - 1) / ROW_BLOCK * 2 * C;
 }
 
-// ---- linear, with a GELU after or before it where the product does that as well
-
-static void gelu_forward(floatX *out, const floatX *inp, size_t count, cudaStream_t stream);
-static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStream_t stream);
-
-static MatmulShape matmul_shape(int m, int n, int k, MatmulFusion fusion) {
-    MatmulShape shape = {};
-    shape.m = m, shape.n = n, shape.k = k, shape.fusion = fusion;
-    return shape;
-}
-
-// NVIDIA does not say how exact the tanh in cuBLASLt's GELU is. Where the products are rounded to bf16 or TF32 it does not
-// matter; in full fp32, where layers are held to 1e-5, the GELU is our own kernels'.
-#if defined PRECISION_BF16 || defined ALLOW_TF32
-static const bool GELU_IS_FUSED = true;
-#else
-static const bool GELU_IS_FUSED = false;
-#endif
-
-// out (N,OC) += bias (OC), for products that cuBLASLt has without it only.
-template <int WIDTH> __global__ void bias_kernel(floatX *out, const floatX *bias, size_t count, int OC) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
-        Floats<WIDTH> x = load<WIDTH>(out + i), b = load<WIDTH>(bias + i % (size_t)OC);
-        for (int j = 0; j < WIDTH; j++) x.at[j] += b.at[j];
-        store(out + i, x);
-    }
-}
-
-// out (N,OC) = inp (N,C) weight (C,OC) + bias (OC)
-static void linear_forward(floatX *out, const floatX *inp, const floatX *weight, const floatX *bias, int N, int C,
-                           int OC, cudaStream_t stream) {
-    NamedRange range("linear forward", WORK_PRODUCTS, stream);
-    MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS);
-    MatmulExtra extra = {};
-    extra.bias = bias;
-    if (!matmul_gpu_has(&shape)) shape.fusion = MATMUL_PLAIN;
-    matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
-    size_t count = (size_t)N * (size_t)OC;
-    if (shape.fusion == MATMUL_PLAIN)
-        LAUNCH(bias_kernel, OC, blocks_walking(count), BLOCK, stream, out, bias, count, OC);
-}
-
-// gelu_inp (N,OC) = inp (N,C) weight (C,OC) + bias (OC), and out (N,OC) its GELU
-static void linear_gelu_forward(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight,
-                                const floatX *bias, int N, int C, int OC, cudaStream_t stream) {
-    MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS_GELU);
-    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
-        NamedRange range("linear forward", WORK_PRODUCTS, stream);
-        MatmulExtra extra = {};
-        extra.bias = bias, extra.gelu_inp = gelu_inp;
-        matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
-    } else {
-        linear_forward(gelu_inp, inp, weight, bias, N, C, OC, stream);
-        gelu_forward(out, gelu_inp, (size_t)N * (size_t)OC, stream);
-    }
-}
-
-__global__ void add_kernel(float *sum, const float *part, int count) {
-    int i = blockIdx.x * BLOCK + threadIdx.x;
-    if (i < count) sum[i] += part[i];
-}
-
-// dweight (C,OC) and dbias (OC) follow beta. cuBLASLt sums dout's columns on its way, but only overwrites: what has to be
-// added goes through `work` (OC) first.
-static void linear_weight_backward(float *dweight, float *dbias, const floatX *dout, const floatX *inp, int N, int C,
-                                   int OC, float beta, float *work, cudaStream_t stream) {
-    MatmulShape shape = matmul_shape(C, OC, N, MATMUL_COLUMN_SUMS);
-    shape.a_is_transposed = 1, shape.out_is_float = 1;
-    MatmulExtra extra = {};
-    extra.column_sums = beta == 0 ? dbias : work;
-    if (matmul_gpu_has(&shape)) {
-        matmul_gpu(dweight, inp, dout, beta, &shape, &extra, stream);
-        if (beta == 0) return;
-        add_kernel<<<blocks_for((size_t)OC, BLOCK), BLOCK, 0, stream>>>(dbias, work, OC);
-        launch_check();
-    } else {
-        shape.fusion = MATMUL_PLAIN;
-        matmul_gpu(dweight, inp, dout, beta, &shape, NULL, stream);
-        sum_rows(dbias, dout, (size_t)OC, N, OC, beta, stream);
-    }
-}
-
-// Overwrites dinp (N,C).
-static void linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
-                            const floatX *weight, int N, int C, int OC, float beta, float *work, cudaStream_t stream) {
-    NamedRange range("linear backward", WORK_PRODUCTS, stream);
-    linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
-    MatmulShape shape = matmul_shape(N, C, OC, MATMUL_PLAIN);
-    shape.b_is_transposed = 1;
-    matmul_gpu(dinp, dout, weight, 0, &shape, NULL, stream);
-}
-
-// The same where inp is the GELU of gelu_inp (N,C): dinp is the gradient before the GELU.
-static void gelu_linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
-                                 const floatX *weight, floatX *gelu_inp, int N, int C, int OC, float beta, float *work,
-                                 cudaStream_t stream) {
-    MatmulShape shape = matmul_shape(N, C, OC, MATMUL_GELU_BACKWARD);
-    shape.b_is_transposed = 1;
-    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
-        NamedRange range("linear backward", WORK_PRODUCTS, stream);
-        MatmulExtra extra = {};
-        extra.gelu_inp = gelu_inp;
-        linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
-        matmul_gpu(dinp, dout, weight, 0, &shape, &extra, stream);
-    } else {
-        linear_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, beta, work, stream);
-        gelu_backward(dinp, gelu_inp, (size_t)N * (size_t)C, stream);
-    }
-}
-
 // ---- GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). In bf16 the products have it fused.
 
 #define GELU_SCALE 0.7978845608028654f // sqrt(2/pi)
@@ -436,10 +288,124 @@ static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStr
     LAUNCH(gelu_backward_kernel, count, blocks_walking(count), BLOCK, stream, dout, inp, count);
 }
 
+// ---- linear, with a GELU after or before it where the product does that as well
+
+// NVIDIA does not say how exact the tanh in cuBLASLt's GELU is. Where the products are rounded to bf16 or TF32 it does
+// not matter; in full fp32, where layers are held to 1e-5, the GELU is our own kernels'.
+#if defined PRECISION_BF16 || defined ALLOW_TF32
+static const bool GELU_IS_FUSED = true;
+#else
+static const bool GELU_IS_FUSED = false;
+#endif
+
+// out (N,OC) += bias (OC), for products that cuBLASLt has without it only.
+template <int WIDTH> __global__ void bias_kernel(floatX *out, const floatX *bias, size_t count, int OC) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
+        Floats<WIDTH> x = load<WIDTH>(out + i), b = load<WIDTH>(bias + i % (size_t)OC);
+        for (int j = 0; j < WIDTH; j++) x.at[j] += b.at[j];
+        store(out + i, x);
+    }
+}
+
+// out (N,OC) = inp (N,C) weight (C,OC) + bias (OC)
+static void linear_forward(floatX *out, const floatX *inp, const floatX *weight, const floatX *bias, int N, int C,
+                           int OC, cudaStream_t stream) {
+    NamedRange range("linear forward", WORK_PRODUCTS, stream);
+    MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS);
+    MatmulExtra extra = {bias, NULL, NULL};
+    if (!matmul_gpu_has(&shape)) shape.fusion = MATMUL_PLAIN;
+    matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
+    size_t count = (size_t)N * (size_t)OC;
+    if (shape.fusion == MATMUL_PLAIN)
+        LAUNCH(bias_kernel, OC, blocks_walking(count), BLOCK, stream, out, bias, count, OC);
+}
+
+// gelu_inp (N,OC) = inp (N,C) weight (C,OC) + bias (OC), and out (N,OC) its GELU
+static void linear_gelu_forward(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight,
+                                const floatX *bias, int N, int C, int OC, cudaStream_t stream) {
+    MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS_GELU);
+    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
+        NamedRange range("linear forward", WORK_PRODUCTS, stream);
+        MatmulExtra extra = {bias, gelu_inp, NULL};
+        matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
+    } else {
+        linear_forward(gelu_inp, inp, weight, bias, N, C, OC, stream);
+        gelu_forward(out, gelu_inp, (size_t)N * (size_t)OC, stream);
+    }
+}
+
+__global__ void add_kernel(float *sum, const float *part, int count) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < count) sum[i] += part[i];
+}
+
+// dweight (C,OC) and dbias (OC) follow beta. cuBLASLt sums dout's columns on its way, but only overwrites: what has to
+// be added goes through `work` (OC) first.
+static void linear_weight_backward(float *dweight, float *dbias, const floatX *dout, const floatX *inp, int N, int C,
+                                   int OC, float beta, float *work, cudaStream_t stream) {
+    MatmulShape shape = matmul_shape(C, OC, N, MATMUL_COLUMN_SUMS);
+    shape.a_is_transposed = 1, shape.out_is_float = 1;
+    MatmulExtra extra = {NULL, NULL, beta == 0 ? dbias : work};
+    if (matmul_gpu_has(&shape)) {
+        matmul_gpu(dweight, inp, dout, beta, &shape, &extra, stream);
+        if (beta == 0) return;
+        add_kernel<<<blocks_for((size_t)OC, BLOCK), BLOCK, 0, stream>>>(dbias, work, OC);
+        launch_check();
+    } else {
+        shape.fusion = MATMUL_PLAIN;
+        matmul_gpu(dweight, inp, dout, beta, &shape, NULL, stream);
+        sum_rows(dbias, dout, (size_t)OC, N, OC, beta, stream);
+    }
+}
+
+// Overwrites dinp (N,C).
+static void linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
+                            const floatX *weight, int N, int C, int OC, float beta, float *work, cudaStream_t stream) {
+    NamedRange range("linear backward", WORK_PRODUCTS, stream);
+    linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
+    MatmulShape shape = matmul_shape(N, C, OC, MATMUL_PLAIN);
+    shape.b_is_transposed = 1;
+    matmul_gpu(dinp, dout, weight, 0, &shape, NULL, stream);
+}
+
+// The same where inp is the GELU of gelu_inp (N,C): dinp is the gradient before the GELU.
+static void gelu_linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
+                                 const floatX *weight, floatX *gelu_inp, int N, int C, int OC, float beta, float *work,
+                                 cudaStream_t stream) {
+    MatmulShape shape = matmul_shape(N, C, OC, MATMUL_GELU_BACKWARD);
+    shape.b_is_transposed = 1;
+    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
+        NamedRange range("linear backward", WORK_PRODUCTS, stream);
+        MatmulExtra extra = {NULL, gelu_inp, NULL};
+        linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
+        matmul_gpu(dinp, dout, weight, 0, &shape, &extra, stream);
+    } else {
+        linear_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, beta, work, stream);
+        gelu_backward(dinp, gelu_inp, (size_t)N * (size_t)C, stream);
+    }
+}
+
+// ---- dropout (its mask: core/gpu/dropout_gpu.h)
+
+// out (N,C) = inp (N,C) times the mask; forward and backward are the same, and in place is allowed.
+template <int WIDTH>
+__global__ void dropout_kernel(floatX *out, const floatX *inp, Dropout dropout, size_t count, int C) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride)
+        store(out + i, drop(load<WIDTH>(inp + i), dropout, (int64_t)(i / (size_t)C), (int)(i % (size_t)C), C));
+}
+
+static void dropout_forward(floatX *out, const floatX *inp, Dropout dropout, int N, int C, cudaStream_t stream) {
+    NamedRange range("dropout", WORK_DROPOUT, stream);
+    size_t count = (size_t)N * (size_t)C;
+    LAUNCH(dropout_kernel, C, blocks_walking(count), BLOCK, stream, out, inp, dropout, count, C);
+}
+
 // ---- tied head and cross-entropy, by blocks of rows: the (N,V) logits never exist at once
 
-// Rows of logits and of wte are padded, so that the tensor cores find them aligned. The rows of wte after the last token
-// are zeros and stay so.
+// Rows of logits and of wte are padded, so that the tensor cores find them aligned. The rows of wte after the last
+// token are zeros and stay so.
 static int padded_vocabulary(int V) {
     return (V + 63) / 64 * 64;
 }
@@ -451,8 +417,8 @@ static int head_rows(int N, int V) {
     return rows < (size_t)N ? (int)rows : N;
 }
 
-// A block per row of logits (rows,stride): its loss in nats, and with `scale` the row becomes
-// dlogits = *scale * (softmax - onehot). A target below 0 is ignored. Numbers from V on are padding: their gradient is 0.
+// A block per row of logits (rows,stride): its loss in nats, and with `scale` the row becomes dlogits = *scale *
+// (softmax - onehot). A target below 0 is ignored. Numbers from V on are padding: their gradient is 0.
 __global__ void classifier_kernel(float *losses, floatX *logits, const int *targets, const float *scale, int V,
                                   int stride) {
     floatX *row = logits + (size_t)blockIdx.x * (size_t)stride;
@@ -480,11 +446,11 @@ __global__ void classifier_kernel(float *losses, floatX *logits, const int *targ
 }
 
 // hidden (N,C), wte (padded V,C), targets (N) -> losses (N). With dhidden (N,C) also the gradients of *scale * sum of
-// losses, made in the same pass: dhidden is overwritten, dwte (padded V,C) follows beta. work: `work_rows` rows of padded V
-// numbers.
+// losses, made in the same pass: dhidden is overwritten, dwte (padded V,C) follows beta. work: `work_rows` rows of
+// padded V numbers.
 static void head_forward_backward(float *losses, floatX *dhidden, float *dwte, const floatX *hidden, const floatX *wte,
-                                  const int *targets, const float *scale, int N, int C, int V, float beta,
-                                  floatX *work, int work_rows, cudaStream_t stream) {
+                                  const int *targets, const float *scale, int N, int C, int V, float beta, floatX *work,
+                                  int work_rows, cudaStream_t stream) {
     NamedRange range("head", WORK_HEAD, stream);
     int padded = padded_vocabulary(V);
     for (int start = 0; start < N; start += work_rows) {
@@ -648,8 +614,7 @@ static void plan_activations(GPT2 *model, size_t N, size_t C) {
                                                               "the list of layers");
     arena_gpu_plan(arena, &acts->embedded, N * C);
     for (int l = 0; l < model->config.L; l++) plan_layer(model, l, N, C);
-    arena_gpu_plan(arena, &acts->branch, N * C);
-    arena_gpu_plan(arena, &acts->lnf, N * C);
+    arena_gpu_plan(arena, &acts->branch, N * C), arena_gpu_plan(arena, &acts->lnf, N * C);
     arena_gpu_plan(arena, &acts->lnf_mean, N), arena_gpu_plan(arena, &acts->lnf_rstd, N);
     arena_gpu_plan(arena, &acts->losses, N);
 }
@@ -659,8 +624,7 @@ static void plan_scratch(GPT2 *model, size_t N, size_t C) {
     size_t logits_rows = (size_t)head_rows((int)N, model->config.V);
     arena_gpu_plan(arena, &model->head_work, logits_rows * (size_t)padded_vocabulary(model->config.V));
     arena_gpu_plan(arena, &model->layernorm_work, layernorm_work(N, C));
-    arena_gpu_plan(arena, &model->back.dresidual, N * C);
-    arena_gpu_plan(arena, &model->back.dhidden, N * C);
+    arena_gpu_plan(arena, &model->back.dresidual, N * C), arena_gpu_plan(arena, &model->back.dhidden, N * C);
     arena_gpu_plan(arena, &model->back.dwide, N * 4 * C);
     arena_gpu_plan(arena, &model->back.dbranch, model->dropout > 0 ? N * C : 0);
     arena_gpu_plan(arena, &model->back.dbias, 4 * C);
@@ -701,9 +665,12 @@ static void gpt2_free(GPT2 *model) {
     free(model->weights.layers), free(model->dweights.layers), free(model->acts.layers);
 }
 
-// What files hold of the model; core/model/gpt2_parameters.h reads, writes and initialises it.
-static ModelTensors gpt2_tensors(const GPT2 *model) {
+// What files hold of the model (core/model/gpt2_parameters.h reads, writes and initialises it), in host memory: to be
+// saved, when the first rank has all of it, or to be filled from a file. All ranks call it: with ZeRO each has a part
+// of the moments.
+static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
     ModelTensors tensors = {};
+    if (purpose == HOST_TO_SAVE) parameters_gpu_fetch(&model->parameters, model->stream);
     tensors.config = model->config;
     tensors.attention = model->attention->cpu;
     tensors.attention_config = model->attention_config;
@@ -711,13 +678,6 @@ static ModelTensors gpt2_tensors(const GPT2 *model) {
     tensors.count = model->parameters.count;
     tensors.constants = model->parameters.host_constants;
     return tensors;
-}
-
-// The same in host memory: to be saved, when the first rank has all of it, or to be filled from a file. All ranks call it:
-// with ZeRO each has a part of the moments.
-static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
-    if (purpose == HOST_TO_SAVE) parameters_gpu_fetch(&model->parameters, model->stream);
-    return gpt2_tensors(model);
 }
 
 // Ends what gpt2_to_host began; what was filled in is the model's from now on.
@@ -752,39 +712,27 @@ static floatX *layer_input(const GPT2 *model, int l) {
     return l > 0 ? model->acts.layers[l - 1].residual_out : model->acts.embedded;
 }
 
-// Layer l's qkv (B,T,3C) -> attention_out (B,T,C), and back: back.dhidden (B,T,C) -> back.dwide (B,T,3C).
-static void attention_forward(GPT2 *model, int l) {
-    NamedRange range("attention forward", WORK_ATTENTION, model->stream);
-    LayerActivations *a = &model->acts.layers[l];
-    AttentionConfig config = attention_config_now(model);
-    model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->parameters.constants[l],
-                              model->attention_work, &config, model->stream);
-}
-
-static void attention_backward(GPT2 *model, int l) {
-    NamedRange range("attention backward", WORK_ATTENTION, model->stream);
-    LayerActivations *a = &model->acts.layers[l];
-    AttentionConfig config = attention_config_now(model);
-    model->attention->backward(model->back.dwide, model->back.dhidden, a->qkv, a->attention_out, a->attention_saved,
-                               model->parameters.constants[l], model->attention_work, &config, model->stream);
-}
-
-// What layer l reads, (N,C), and leaves: residual_mid, and in acts.branch the MLP's output, which the LayerNorm that comes
-// next adds to it. So the layer begins by completing the residual stream of the layer before. `again`: its input stands
-// complete, and only what backward needs is computed.
+// What layer l reads, (N,C), and leaves: residual_mid, and in acts.branch the MLP's output, which the LayerNorm that
+// comes next adds to it. So the layer begins by completing the residual stream of the layer before. `again`: its input
+// stands complete, and only what backward needs is computed.
 static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     const LayerWeights<floatX> *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l], *before = l > 0 && !again ? a - 1 : NULL;
     floatX *x = layer_input(model, l), *branch = model->acts.branch;
+    AttentionConfig config = attention_config_now(model);
     int N = model->B * model->T, C = model->config.C;
     cudaStream_t stream = model->stream;
-    residual_layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, before ? before->residual_mid : x, before ? branch : NULL,
-                      mask_at(model, 0, 0), w->ln1_weight, w->ln1_bias, N, C, stream);
+    residual_layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, before ? before->residual_mid : x,
+                               before ? branch : NULL, mask_at(model, 0, 0), w->ln1_weight, w->ln1_bias, N, C, stream);
     linear_forward(a->qkv, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C, stream);
-    attention_forward(model, l);
+    {
+        NamedRange range("attention forward", WORK_ATTENTION, stream);
+        model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->parameters.constants[l],
+                                  model->attention_work, &config, stream);
+    }
     linear_forward(branch, a->attention_out, w->proj_weight, w->proj_bias, N, C, C, stream);
     residual_layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, x, branch,
-                      mask_at(model, l + 1, dropout_share), w->ln2_weight, w->ln2_bias, N, C, stream);
+                               mask_at(model, l + 1, dropout_share), w->ln2_weight, w->ln2_bias, N, C, stream);
     if (model->recompute == RECOMPUTE_CHEAP) { // by the kernel that backward uses again: cuBLASLt's last bits differ
         linear_forward(a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
         gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, stream);
@@ -806,8 +754,9 @@ static void gpt2_hidden(GPT2 *model, int training) {
     if (share > 0) dropout_forward(acts->embedded, acts->embedded, mask_at(model, 0, share), N, C, stream);
     for (int l = 0; l < model->config.L; l++) layer_forward(model, l, share, 0);
     LayerActivations *last = &acts->layers[model->config.L - 1];
-    residual_layernorm_forward(acts->lnf, acts->lnf_mean, acts->lnf_rstd, last->residual_out, last->residual_mid, acts->branch,
-                      mask_at(model, 0, 0), model->weights.lnf_weight, model->weights.lnf_bias, N, C, stream);
+    residual_layernorm_forward(acts->lnf, acts->lnf_mean, acts->lnf_rstd, last->residual_out, last->residual_mid,
+                               acts->branch, mask_at(model, 0, 0), model->weights.lnf_weight, model->weights.lnf_bias,
+                               N, C, stream);
 }
 
 // state->loss = beta * state->loss + the sum of the losses (N); one block.
@@ -835,8 +784,8 @@ static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     return gpt2_state(model).loss;
 }
 
-// Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to the
-// last hidden state in back.dhidden and the head's share of dwte, and adds to state->loss.
+// Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to
+// the last hidden state in back.dhidden and the head's share of dwte, and adds to state->loss.
 static inline void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
     int beta = batch->is_first ? 0 : 1;
     begin_micro_batch(model, batch, 1);
@@ -862,9 +811,9 @@ static void recompute_layer(GPT2 *model, int l) {
         return;
     }
     residual_layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, NULL, layer_input(model, l), NULL, none, w->ln1_weight,
-                      w->ln1_bias, N, C, model->stream);
-    residual_layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, NULL, a->residual_mid, NULL, none, w->ln2_weight, w->ln2_bias,
-                      N, C, model->stream);
+                               w->ln1_bias, N, C, model->stream);
+    residual_layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, NULL, a->residual_mid, NULL, none, w->ln2_weight,
+                               w->ln2_bias, N, C, model->stream);
     gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, model->stream);
 }
 
@@ -880,6 +829,7 @@ static void layer_backward(GPT2 *model, int l, float beta) {
     LayerWeights<float> *dw = &model->dweights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     BackwardScratch *s = &model->back;
+    AttentionConfig config = attention_config_now(model);
     int N = model->B * model->T, C = model->config.C;
     cudaStream_t stream = model->stream;
     recompute_layer(model, l);
@@ -896,7 +846,11 @@ static void layer_backward(GPT2 *model, int l, float beta) {
     }
     linear_backward(s->dhidden, dw->proj_weight, dw->proj_bias, dbranch, a->attention_out, w->proj_weight, N, C, C,
                     beta, s->dbias, stream);
-    attention_backward(model, l);
+    {
+        NamedRange range("attention backward", WORK_ATTENTION, stream);
+        model->attention->backward(s->dwide, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
+                                   model->parameters.constants[l], model->attention_work, &config, stream);
+    }
     linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, N, C, 3 * C, beta,
                     s->dbias, stream);
     layernorm_backward(s->dresidual, dw->ln1_weight, dw->ln1_bias, s->dhidden, layer_input(model, l), a->ln1_mean,
@@ -904,11 +858,17 @@ static void layer_backward(GPT2 *model, int l, float beta) {
     gradients_ready(model, l);
 }
 
-// beta 0 overwrites the gradients, beta 1 adds to them.
-static void launch_backward(GPT2 *model, float beta) {
+// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the
+// others add to them; after its last one each layer's go to the other ranks as soon as they are made.
+static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
     Activations *acts = &model->acts;
     BackwardScratch *s = &model->back;
+    const float beta = batch->is_first ? 0 : 1;
     profile_phase(PHASE_BACKWARD);
+    if (model->graphs.use == GRAPH_REPLAYS) { // forward and backward are in the graph
+        graphs_gpu_end(&model->graphs, model->stream);
+        return;
+    }
     int N = model->B * model->T, C = model->config.C, L = model->config.L;
     cudaStream_t stream = model->stream;
     cuda_check(cudaMemsetAsync(s->dresidual, 0, (size_t)N * (size_t)C * sizeof(floatX), stream));
@@ -925,13 +885,7 @@ static void launch_backward(GPT2 *model, float beta) {
     embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs, N, model->T,
                        C, model->config.V, model->batch.device.by_token, stream);
     gradients_ready(model, STRETCH_WTE(L)), gradients_ready(model, STRETCH_WPE(L));
-}
-
-// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the others
-// add to them; after its last one each layer's go to the other ranks as soon as they are made.
-static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
-    if (model->graphs.use != GRAPH_REPLAYS) launch_backward(model, batch->is_first ? 0.0f : 1.0f);
-    graphs_gpu_end(&model->graphs, model->stream);
+    graphs_gpu_end(&model->graphs, stream);
 }
 
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
@@ -988,25 +942,18 @@ static unsigned sum_squares(GPT2 *model) {
     return used;
 }
 
-// The global norm of all gradients, the clip factor and whether the step is to be taken, all left on the device. The gaps
-// between the tensors are zeros. Without ZeRO each rank has all sums and comes to the same norm by itself.
+// The global norm of all gradients, the clip factor and whether the step is to be taken, all left on the device. The
+// gaps between the tensors are zeros. Without ZeRO each rank has all sums and comes to the same norm by itself.
 static void decide_step(GPT2 *model, float clip, double most_loss, double most_norm) {
     unsigned parts = sum_squares(model);
     if (model->trains == TRAINS_SHARING_MOMENTS) exchange_gpu_sum(model->exchange, model->norm_parts, parts);
-    finish_norm_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->norm_parts, (int)parts, clip,
-                                                      most_loss, most_norm);
+    finish_norm_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->norm_parts, (int)parts, clip, most_loss,
+                                                       most_norm);
     launch_check();
 }
 
-template <int WIDTH>
-__global__ void round_weights_kernel(floatX *rounded, const float *master, uint64_t key, size_t count) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t j = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < count; j += stride)
-        store_weights<WIDTH>(rounded + j, load<WIDTH>(master + j), key, j);
-}
-
-// The rounding of the weights is a function of the master weights and the step that they are for: a resumed run finds the
-// same ones.
+// The rounding of the weights is a function of the master weights and the step that they are for: a resumed run finds
+// the same ones.
 static uint64_t rounding_key(const GPT2 *model, int64_t step) {
     return random_key(model->seed, "rounding", (uint64_t)step);
 }
@@ -1065,8 +1012,8 @@ static void gather_weights(GPT2 *model) {
     model->rounded_for_step = -1;
 }
 
-// AdamW's step number `step` (from 0); decay on matrices only. The device decides by itself whether the step is taken (see
-// decide_step).
+// AdamW's step number `step` (from 0); decay on matrices only. The device decides by itself whether the step is taken
+// (see decide_step).
 static void update_weights(GPT2 *model, const Settings *settings, int64_t step, double rate) {
     int64_t t = step + 1;
     AdamW factors = {};
@@ -1109,7 +1056,7 @@ template <typename Number> static bool finite_on_device(GPT2 *model, const Numbe
 static const char *gpt2_bad_gradient(GPT2 *model) {
     for (int i = 0; i < model->parameters.count; i++)
         if (!finite_on_device(model, model->parameters.gradients + model->parameters.offsets[i],
-                        model->parameters.list[i].count))
+                              model->parameters.list[i].count))
             return model->parameters.list[i].name;
     return NULL;
 }
@@ -1137,8 +1084,8 @@ static void sum_over_ranks(GPT2 *model) {
     exchange_gpu_sum(model->exchange, &model->state->loss, 1);
 }
 
-// Clips the gradients to the norm settings->clip (0: not at all) and updates the weights, unless loss or norm are not finite
-// or above the update's limits: then the weights stay as they are.
+// Clips the gradients to the norm settings->clip (0: not at all) and updates the weights, unless loss or norm are not
+// finite or above the update's limits: then the weights stay as they are.
 static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Update *update) {
     if (model->exchange) sum_over_ranks(model);
     NamedRange range("norm and AdamW", WORK_OPTIMIZER, model->stream);
@@ -1202,19 +1149,12 @@ static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
     return total;
 }
 
-// What the attention has to say of itself on the device.
-static const char *attention_notes(const GPT2 *model, char *text, size_t size) {
-    text[0] = 0;
-    if (model->attention->describe) model->attention->describe(&model->attention_config, text, size);
-    return text[0] ? text : NULL;
-}
-
 int main(int argc, char **argv) {
     static Training training;
     static GPT2 model;
     ModelTensors tensors;
     MicroBatch batch;
-    char memory[512], notes[400];
+    char memory[512], notes[400] = "";
     threads_wait_politely(argv);
     training_open(&training, argc, argv);
     if (parallel_ranks() > 1 && !exchange_gpu_exists())
@@ -1223,8 +1163,9 @@ int main(int argc, char **argv) {
     tensors = gpt2_to_host(&model, HOST_TO_FILL);
     training_load(&training, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);
+    if (model.attention->describe) model.attention->describe(&model.attention_config, notes, sizeof notes);
     Machine machine = {gpu_peak_gflops(), gpu_device_name(), memory, model_bytes(&model, memory, sizeof memory),
-                       attention_notes(&model, notes, sizeof notes)};
+                       notes[0] ? notes : NULL};
     training_begin(&training, gpt2_flops_per_token(&model), &machine);
     for (;;) {
         if (training_validates(&training)) {

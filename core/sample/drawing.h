@@ -18,7 +18,8 @@ typedef struct {
 } Candidate;
 
 int logits_are_finite(const real *logits, size_t count);
-// One token drawn from the logits (V); `uniform` is in [0,1). `candidates` is scratch of V. -1 when a logit is not finite.
+// One token drawn from the logits (V); `uniform` is in [0,1). `candidates` is scratch of V. -1 when a logit is not
+// finite.
 int draw_token(const real *logits, int V, const DrawSettings *settings, double uniform, Candidate *candidates);
 
 #endif

@@ -133,8 +133,9 @@ void sampling_open(Sampling *sampling, int prefill_rows, int has_weight_kinds, i
 
 void sampling_load(Sampling *sampling, const ModelTensors *model) {
     Error error;
+    int parts = MODEL_WEIGHTS | MODEL_CONSTANTS;
     die_if(sampling->is_llmc ? model_read_llmc(model, &sampling->llmc, &error)
-                             : model_read_checkpoint(model, &sampling->checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, &error),
+                             : model_read_checkpoint(model, &sampling->checkpoint, parts, &error),
            &error);
     llmc_model_close(&sampling->llmc), checkpoint_close(&sampling->checkpoint);
 }
@@ -391,8 +392,8 @@ void sampling_write_logits(Sampling *sampling) {
 
 int sampling_next_row(Sampling *sampling) {
     if (interrupted || sampling->failed || sampling->row == dataloader_rows(sampling->loader)) return 0;
-    sampling->failed = dataloader_rows_at(sampling->loader, sampling->row++, 1, sampling->inputs, sampling->targets,
-                                          &sampling->error);
+    sampling->failed =
+        dataloader_rows_at(sampling->loader, sampling->row++, 1, sampling->inputs, sampling->targets, &sampling->error);
     return !sampling->failed;
 }
 

@@ -1,6 +1,6 @@
-// What the loop at the bottom of sample_gpt2.c and sample_gpt2.cu calls: everything about sampling that does not depend on
-// the device. Text goes to standard output, everything else to standard error, so that the output can be piped. An error
-// ends the program in one line.
+// What the loop at the bottom of sample_gpt2.c and sample_gpt2.cu calls: everything about sampling that does not depend
+// on the device. Text goes to standard output, everything else to standard error, so that the output can be piped. An
+// error ends the program in one line.
 #ifndef CORE_SAMPLING_H
 #define CORE_SAMPLING_H
 
@@ -65,8 +65,8 @@ typedef struct {
 
 // ---- before the first token
 
-// Options, the model's configuration and its vocabulary. The decoder takes up to `prefill_rows` tokens at once, and, with
-// `has_weight_kinds`, weights in fewer bits (--weights).
+// Options, the model's configuration and its vocabulary. The decoder takes up to `prefill_rows` tokens at once, and,
+// with `has_weight_kinds`, weights in fewer bits (--weights).
 void sampling_open(Sampling *sampling, int prefill_rows, int has_weight_kinds, int argc, char **argv);
 // Reads the weights.
 void sampling_load(Sampling *sampling, const ModelTensors *model);

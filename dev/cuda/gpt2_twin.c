@@ -1,5 +1,5 @@
-// The C side of test_gpt2.cu and of the progressions in this folder: the layers and the model of train_gpt2.c, under names
-// that C++ can link to.
+// The C side of test_gpt2.cu and of the progressions in this folder: the layers and the model of train_gpt2.c, under
+// names that C++ can link to.
 #define GPT2_MODEL_ONLY
 #include "train_gpt2.c"
 #include "gpt2_twin.h"

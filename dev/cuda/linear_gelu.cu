@@ -61,8 +61,7 @@ int main(int argc, char **argv) {
             gelu_forward(out.device, gelu_inp.device, count, stream);
         }
         if (number == 4)
-            linear_gelu_forward(out.device, gelu_inp.device, inp.device, weight.device, bias.device, N, C, OC,
-                                stream);
+            linear_gelu_forward(out.device, gelu_inp.device, inp.device, weight.device, bias.device, N, C, OC, stream);
         launch_check();
     };
     static const char *const names[] = {"from global memory", "tiles in shared memory", "cuBLASLt, then a GELU kernel",
