@@ -1,8 +1,8 @@
 #!/bin/sh
-# The pages: links and anchors lead somewhere, paths exist, make's targets and the programs' options are there, and every
-# command in a block of `sh` or after a `$` of `console` is run on small data in a sandbox, or at least read when running it
-# would need a network, a GPU or an hour. DOCS='A.md B.md' takes other pages. Needs the programs and python3. Last line:
-# `N passed, N failed`.
+# The pages: links and anchors lead somewhere, paths exist, make's targets and the programs' options are there, and
+# every command in a block of `sh` or after a `$` of `console` is run on small data in a sandbox, or at least read when
+# running it would need a network, a GPU or an hour. DOCS='A.md B.md' takes other pages. Needs the programs and python3.
+# Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
 . scripts/checks.sh
 passed=0 failed=0
@@ -14,7 +14,7 @@ trap 'exit 130' INT TERM
 
 # ---- the sandbox: the programs and scripts, with data and runs of the names that the pages use, but small
 tree=$work/tree
-mkdir -p "$tree/novels" "$tree/data" && cp -r scripts "$tree/" && cp -r dev docs core attention "$tree/" 2>/dev/null
+mkdir -p "$tree/novels" "$tree/data" && cp -r scripts docs "$tree/" || exit 1
 for program in train_gpt2 sample_gpt2 stories tokenize inspect export_gguf; do ln -s "$PWD/$program" "$tree/"; done
 (
     cd "$tree" &&
@@ -33,6 +33,7 @@ for program in train_gpt2 sample_gpt2 stories tokenize inspect export_gguf; do l
         done && cp -r runs/quickstart_slay runs/slay && cp -r runs/quickstart_slay runs/austen
 ) >"$work/log" 2>&1 || { tail -n 5 "$work/log"; echo "0 passed, 1 failed"; exit 1; }
 
+# shellcheck disable=SC2086
 PYTHONDONTWRITEBYTECODE=1 python3 - "$tree" ${DOCS:-} <<'PYTHON'
 import ast, functools, glob, os, re, shlex, subprocess, sys, textwrap
 
@@ -42,10 +43,11 @@ PAGES = sys.argv[2:] or [page for page in ("README.md", "CONTRIBUTING.md", "SECU
 PROGRAMS = "train_gpt2", "sample_gpt2", "tokenize", "stories", "inspect", "export_gguf"
 passed = failed = 0
 
-# Made when something runs, with the file that makes it.
+# Made when something runs, with the file that makes it; with a slash at the end only the folder itself is meant.
 MADE = {"build/report": "scripts/test_report.sh", "build/cuda_headers": "dev/cuda_on_cpu/headers.sh",
-        "build/mutants/tree": "dev/cuda_on_cpu/mutants.py", "build/mutants": "dev/cuda_on_cpu/mutants.py",
-        "build/clang": "dev/cuda_on_cpu/README.md", "build/cuda_on_cpu": "dev/cuda_on_cpu/harness.mk", "build/": "Makefile",
+        "build/mutants": "dev/cuda_on_cpu/mutants.py",
+        "build/clang": "dev/cuda_on_cpu/README.md", "build/cuda_on_cpu": "dev/cuda_on_cpu/harness.mk",
+        "build/": "Makefile",
         "runs/compare": "scripts/compare_lib/settings.py", "runs/quickstart_softmax_2": "scripts/recipe.sh",
         "runs/": ".gitignore", "data/": ".gitignore", "data/austen_512": "docs/results/austen/README.md"}
 # Options of programs that are not ours, or that have no --help.
@@ -55,7 +57,8 @@ FOREIGN = {"--bind-to": "mpirun", "--nodes": "sbatch", "--ntasks-per-node": "sba
            "--left-out": "run_tests.sh"}
 # What is only read, and why. A script of ours besides these may be only read where a test of its own runs it.
 ONLY_READ = {"make": "targets are resolved; make test would run itself", "mpirun": "scripts/test_parallel.sh runs it",
-             "sbatch": "scripts/test_scripts.sh runs it", "dev/cuda_on_cpu/cudacc": "make test compiles every .cu file with it",
+             "sbatch": "scripts/test_scripts.sh runs it",
+             "dev/cuda_on_cpu/cudacc": "make test compiles every .cu file with it",
              "build": "tests and tools are targets; make test runs the tests",
              "scripts/get_gpt2_vocab.sh": "needs a network"}
 # What makes a command short: the last of equal options counts.
@@ -94,7 +97,8 @@ def split(page):
 def anchors(page):
     """GitHub's: lower case, punctuation gone, dashes for spaces."""
     headings = re.findall(r"^#+ (.*)", split(page)[1], re.M)
-    return {re.sub(r"[^\w\- ]", "", re.sub(r"[`*]|\]\([^)]*\)", "", heading)).lower().replace(" ", "-") for heading in headings}
+    plain = [re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading)) for heading in headings]
+    return {heading.lower().replace(" ", "-") for heading in plain}
 
 
 def commands(kind, block):
@@ -127,7 +131,8 @@ def is_explained(name):
 def all_options():
     subcommands = [("./tokenize", name) for name in ("train", "encode", "decode", "info", "export")]
     tools = [("./" + path,) for path in glob.glob("scripts/*") if is_explained(path)]
-    return set(FOREIGN).union(*(options_of(*program) for program in [("./" + name,) for name in PROGRAMS] + subcommands + tools))
+    programs = [("./" + name,) for name in PROGRAMS] + subcommands + tools
+    return set(FOREIGN).union(*(options_of(*program) for program in programs))
 
 
 @functools.cache
@@ -142,7 +147,7 @@ def exists(path):
     if any(glob.glob(os.path.join(root, path)) for root in (ROOT, TREE)):
         return True
     for made, maker in MADE.items():
-        if path.rstrip("/*") == made.rstrip("/") or (made.count("/") > 1 or made[-1] != "/") and path.startswith(made.rstrip("/") + "/"):
+        if path == made or path.startswith(made + "/") and not made.endswith("/"):
             return os.path.exists(maker)
     if path in outputs:
         return True
