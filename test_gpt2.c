@@ -565,8 +565,8 @@ static real *accumulated_gradients(const Attention *attention, int rows_at_once,
     int *inputs = random_tokens(4 * TINY_T, tiny.V), *targets = random_tokens(4 * TINY_T, tiny.V);
     *loss = 0;
     for (int row = 0; row < 4; row += rows_at_once) {
-        MicroBatch batch =
-            whole_batch(inputs + row * TINY_T, targets + row * TINY_T, rows_at_once, TINY_T, 1.0 / (4 * TINY_T));
+        MicroBatch batch = whole_batch(inputs + row * TINY_T, targets + row * TINY_T, rows_at_once, TINY_T,
+                                       1.0 / (4 * TINY_T));
         batch.first_row = row, batch.is_first = row == 0;
         *loss = forward_backward(&model, batch);
     }
