@@ -65,7 +65,7 @@ static float scale_of_row(const real *weights, int columns, int halves) {
     return all_are_finite(weights, columns) && isfinite(largest) ? ldexpf(1, exponent_of(largest)) : NAN;
 }
 
-// A group's numbers as the bits of floats with exponents from 0 to 15; zeros behind the row's end and where it is NaN.
+// A group's numbers as the bits of floats with exponents from 0 to 15; zeros after the row's end and where it is NaN.
 static void shorten_group(uint32_t bits[GROUP_COLUMNS], const real *weights, int count, float scale, int halves) {
     double factor = isnan(scale) ? 0 : ldexp(1 / (double)scale, -HIGHEST);
     for (int i = 0; i < GROUP_COLUMNS; i++) {

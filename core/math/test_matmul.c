@@ -69,7 +69,7 @@ static real *product_of(const Problem *p, Orientation orientation, real beta) {
     size_t count = (size_t)(p->m * p->n);
     real *out = memory_allocate(count + 1, sizeof *out, "test results");
     for (size_t i = 0; i < count; i++) out[i] = beta == 0 ? (real)NAN : p->before[i];
-    out[count] = 42; // behind the end
+    out[count] = 42; // after the end
     multiply(out, p, orientation, beta);
     CHECK(out[count] == 42);
     return out;
