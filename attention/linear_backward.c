@@ -276,7 +276,7 @@ static void backward_chunk(Worker *worker, HeadInput input, HeadGradient gradien
 }
 
 // Rows [start, end) of a head, from the last chunk to the first. `history` is the state before them, NULL if there is
-// none; the worker's U holds the queries behind them.
+// none; the worker's U holds the queries after them.
 static void backward_rows(Worker *worker, HeadInput input, HeadGradient gradient, int start, int end,
                           const State *history, real pending_scale) {
     const LinearMap *map = worker->map;
@@ -337,7 +337,7 @@ static HeadGradient head_gradient(const Pass *pass, int task, const AttentionCon
                           .d_stride = 3 * config->C};
 }
 
-// Fills in U behind each segment but the last. All threads call it together.
+// Fills in U after each segment but the last. All threads call it together.
 static void sum_queries(Worker *worker, real *boundaries, Segments segments, const Pass *pass) {
     const AttentionConfig *config = worker->config;
     int heads = config->B * config->NH, inside = segments.count - 1;

@@ -69,7 +69,8 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows
                       const AttentionConfig *config) {
     int HS = config->HS;
     Layout layout = {base, 0};
-    *worker = (Worker){.map = map, .config = config, .HS = HS, .stride = tile_stride(HS), .backward = backward, .chunk = chunk};
+    *worker = (Worker){
+        .map = map, .config = config, .HS = HS, .stride = tile_stride(HS), .backward = backward, .chunk = chunk};
     worker->packed = layout_take(&layout, map->packed_size);
     worker->x = layout_take(&layout, (size_t)HS * TILE);
     worker->q = layout_features(&layout, map, map->tape);

@@ -3,9 +3,16 @@
 #define ATTENTION_LINEAR_CORE_H
 
 #include "linear.h"
-#include "core/base/numbers.h"
+#include "core/math/vectors.h"
 
 #include <stddef.h>
+
+_Static_assert(TILE_LANES % LANES == 0, "lanes are whole vectors");
+
+// The length of a row of n numbers that products have as columns: whole vectors.
+static inline int tile_stride(int n) {
+    return (int)round_up((size_t)n, LANES);
+}
 
 static inline int chunks_of(int rows, int chunk) {
     return (rows + chunk - 1) / chunk;

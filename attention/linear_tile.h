@@ -6,7 +6,7 @@
 #define ATTENTION_LINEAR_TILE_H
 
 #include "core/base/numbers.h"
-#include "core/math/vectors.h"
+#include "core/base/real.h"
 
 enum {
     TILE = 64,      // rows of a sequence in one tile
@@ -39,11 +39,6 @@ void tile_transpose(real *out, int out_row, const real *in, int in_row, int rows
 // A number of rows rounded up to whole lanes.
 static inline int tile_lanes(int rows) {
     return (int)round_up((size_t)rows, TILE_LANES);
-}
-
-// The length of a row of n numbers that products have as columns: whole vectors.
-static inline int tile_stride(int n) {
-    return (int)round_up((size_t)n, LANES);
 }
 
 #endif

@@ -126,7 +126,7 @@ static real dot(const real *a, const real *b, size_t n) {
 }
 
 // The rows of one head lie so far apart that the hardware does not look ahead: asks for the row FETCH_AHEAD rows on, even
-// behind the last one, where asking does no harm.
+// after the last one, where asking does no harm.
 static void fetch_ahead(const real *row, size_t stride, size_t HS) {
     uintptr_t start = (uintptr_t)row + FETCH_AHEAD * stride * sizeof *row;
     for (size_t bytes = 0; bytes < HS * sizeof *row; bytes += 64) __builtin_prefetch((const void *)(start + bytes));

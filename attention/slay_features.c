@@ -1,4 +1,5 @@
 #include "slay_features.h"
+#include "range.h"
 #include "core/base/vector_math.h"
 
 #include <string.h>
@@ -229,14 +230,10 @@ static void normalise_gradient(real *du, Tape tape, int HS, int lanes) {
 
 // ---- outer: exponential features, times the squared projection for the hadamard fusion
 
-static real clipped(real exponent) {
-    return exponent > EXPONENT_MAX ? EXPONENT_MAX : exponent < -EXPONENT_MAX ? -EXPONENT_MAX : exponent;
-}
-
 static void exponential_features(real *outer, const real *projected, Packed packed, const Shape *shape, int lanes) {
     for (int e = 0; e < shape->RM; e++, outer += TILE, projected += TILE) {
         real shift = packed.shift[e], coefficient = packed.coefficient[e], square = packed.square[e];
-        for (int i = 0; i < lanes; i++) outer[i] = coefficient * real_exp(clipped(projected[i] - shift));
+        for (int i = 0; i < lanes; i++) outer[i] = coefficient * real_exp(limited(projected[i] - shift, EXPONENT_MAX));
         if (shape->hadamard)
             for (int i = 0; i < lanes; i++) outer[i] *= square * projected[i] * projected[i];
     }
@@ -251,7 +248,7 @@ static void exponential_gradient(real *d_projected, const real *d_outer, const r
             int at = e * TILE + i;
             real y = projected[at], inside = real_abs(y - shift) <= EXPONENT_MAX ? 1 : 0;
             real slope = inside * outer[at];
-            if (shape->hadamard) slope += coefficient * real_exp(clipped(y - shift)) * square * 2 * y;
+            if (shape->hadamard) slope += coefficient * real_exp(limited(y - shift, EXPONENT_MAX)) * square * 2 * y;
             d_projected[at] = d_outer[at] * slope;
         }
     }

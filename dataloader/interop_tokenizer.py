@@ -15,21 +15,15 @@ os.environ["TIKTOKEN_CACHE_DIR"] = ""  # else it would remember old contents of 
 import tiktoken
 from tiktoken.load import load_tiktoken_bpe
 
-sys.path.insert(0, "dev/bench")
+sys.path[:0] = ["dev/bench", "scripts"]
 import naive_bpe
+from checks import check, summary
 
 TOKENIZE = os.environ.get("TOKENIZE", "./tokenize")
 STRINGS = int(os.environ.get("STRINGS", "1000000"))
 GPT2 = "data/gpt2.tiktoken"
 SMALL = "dev/fixtures/tokenizer_small.tiktoken"
 END = "<|endoftext|>"
-passed = failed = 0
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    print("ok  " if good else "FAIL", name, "" if good else detail, flush=True)
 
 
 def run(*arguments, **options):
@@ -198,8 +192,7 @@ def main():
         test_shards(directory)
         test_hugging_face(directory)
     test_random_strings()
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed != 0)
+    sys.exit(summary())
 
 
 main()

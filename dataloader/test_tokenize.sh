@@ -7,34 +7,12 @@ text=dev/fixtures/tokenizer_text.txt
 work=$(mktemp -d) || exit 1
 trap 'chmod -R u+w "$work" 2>/dev/null; rm -rf "$work"' EXIT
 passed=0 failed=0
-
-check() { # check "name" command...
-    local name=$1
-    shift
-    if "$@" >"$work/check.log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name"
-        head -5 "$work/check.log"
-    fi
-}
-# refuses "name" "part of the message" command...: exit code 1, one line on standard error, and no file left
-refuses() {
-    local name=$1 part=$2
-    shift 2
+. scripts/checks.sh
+refuses() { # check_refused, and no file left behind
     rm -rf "$work/out"
     mkdir "$work/out"
-    "$@" >"$work/stdout" 2>"$work/stderr" </dev/null
-    local code=$?
-    if [ $code = 1 ] && [ "$(wc -l <"$work/stderr")" = 1 ] && grep -qF -- "$part" "$work/stderr" &&
-        [ -z "$(ls -A "$work/out")" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name: exit code $code, left behind: $(ls -A "$work/out")"
-        head -3 "$work/stderr"
-    fi
+    check_refused "$@"
+    check_equal "$1: left behind" "$(ls -A "$work/out")" ""
 }
 encode() { "$tokenize" encode --vocab-file "$vocabulary" "$@"; }
 decode() { "$tokenize" decode --vocab-file "$vocabulary" "$@"; }
@@ -169,5 +147,4 @@ check "a full disk ends with code 1" [ $? = 1 ]
 check "and one line" [ "$(wc -l <"$work/stderr")" = 1 ]
 check "and leaves what was there" [ "$(cat "$work"/full/* | md5sum)" = "$before" -a "$(ls "$work/full" | wc -l)" = 2 ]
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+summary

@@ -729,14 +729,8 @@ static void info_vocabulary(const char *path, int vocab) {
 
 // A shard begins with its magic number; a vocabulary is text.
 static int looks_like_shard(const char *path) {
-    Error error;
-    FileMap map;
-    int32_t magic = 0;
-    die_if(file_map(&map, path, &error), &error);
-    if (map.size >= sizeof magic) memcpy(&magic, map.data, sizeof magic);
-    file_unmap(&map);
     size_t length = strlen(path);
-    return magic == SHARD_MAGIC || (length > 4 && !strcmp(path + length - 4, ".bin"));
+    return file_magic(path) == SHARD_MAGIC || (length > 4 && !strcmp(path + length - 4, ".bin"));
 }
 
 static void run_info(int argc, char **argv) {

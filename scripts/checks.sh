@@ -25,3 +25,18 @@ check_same_file() { # name file file
 check_contains() { # name part file
     if grep -qF -e "$2" "$3"; then pass; else fail "$1" "expected \"$2\"" "found    $(tail -c 600 "$3")"; fi
 }
+# The following write to files in the test's own folder, $work.
+check() { # name, then a command that has to succeed
+    name=$1
+    shift
+    if "$@" >"$work/check" 2>&1; then pass; else fail "$name" "$(head -n 5 "$work/check" | tr -d '\0')"; fi
+}
+check_refused() { # name, part of the message, then a command that has to end with code 1 and one line that says so
+    name=$1 part=$2
+    shift 2
+    "$@" >"$work/stdout" 2>"$work/stderr" </dev/null
+    code=$?
+    if [ $code = 1 ] && [ "$(wc -l <"$work/stderr")" -eq 1 ] && grep -qF -e "$part" "$work/stderr"; then pass; else
+        fail "$name" "expected exit code 1 and one line with \"$part\"" "found    $code, $(head -n 3 "$work/stderr")"
+    fi
+}

@@ -32,7 +32,7 @@ make --no-print-directory all >/dev/null || give_up "the programs do not build; 
 passed=0 failed=0
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT
-for test in */interop_*.py; do
+for test in */interop_*.py */*/interop_*.py; do
     [ -e "$test" ] || give_up "expected tests named */interop_*.py, found none"
     start=$(date +%s)
     HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error "$python" "$test" >"$log" 2>&1 </dev/null

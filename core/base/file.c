@@ -189,6 +189,16 @@ int file_read(char **text, size_t *size, const char *path, size_t limit, Error *
     return result;
 }
 
+int32_t file_magic(const char *path) {
+    FileMap map;
+    Error ignored;
+    int32_t magic = 0;
+    if (file_map(&map, path, &ignored)) return 0;
+    if (map.size >= sizeof magic) memcpy(&magic, map.data, sizeof magic);
+    file_unmap(&map);
+    return magic;
+}
+
 int file_exists(const char *path) {
     struct stat status;
     return lstat(path, &status) == 0;

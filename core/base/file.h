@@ -32,7 +32,10 @@ int file_read(char **text, size_t *size, const char *path, size_t limit, Error *
 // Reads a stream (standard input, a pipe) to its end, at most `limit` bytes; `name` is for messages.
 int file_read_stream(char **text, size_t *size, FILE *stream, const char *name, size_t limit, Error *error);
 
-int file_exists(const char *path);   // anything at all of that name
+// The first 32 bits of a file, little-endian: what llm.c's formats are known by. 0 when it cannot be read.
+int32_t file_magic(const char *path);
+
+int file_exists(const char *path); // anything at all of that name
 int file_is_directory(const char *path);
 
 // ---- writing: X.tmp, every write checked, flushed to the disk, renamed, directory flushed

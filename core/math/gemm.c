@@ -1,11 +1,8 @@
 /*
-A matrix product as most libraries do it. A block of c, PANEL_ROWS x PANEL_COLUMNS, stays in registers while a column of a
-and a row of b are multiplied at a time. For that both are copied ("packed") into panels in which the numbers lie in just
-that order: panels of b are DEPTH rows of PANEL_COLUMNS numbers, and one at a time stays in the first cache; panels of a
-are DEPTH columns of PANEL_ROWS numbers, and STRIP_ROWS of them stay in the second.
-
-What makes the difference is the innermost loop. Unrolled four times, it has so little besides its multiplications that
-even half a core's width, which is what a neighbour on the same core leaves, is nearly enough for it.
+A matrix product as most libraries do it. The micro-kernel multiplies a column of a and a row of b at a time, so both are
+copied ("packed") into panels in which the numbers lie in just that order: panels of b are DEPTH rows of PANEL_COLUMNS
+numbers, and one at a time stays in the first cache; panels of a are DEPTH columns of PANEL_ROWS numbers, and STRIP_ROWS of
+them stay in the second.
 */
 #include "gemm.h"
 #include "core/base/memory.h"
@@ -15,7 +12,7 @@ even half a core's width, which is what a neighbour on the same core leaves, is 
 #include <omp.h>
 
 enum {
-    PANEL_ROWS = LANES < BLOCK_ROWS ? LANES : BLOCK_ROWS,
+    PANEL_ROWS = LANES < BLOCK_ROWS ? LANES : BLOCK_ROWS, // packing writes a whole vector at a time
     PANEL_COLUMNS = BLOCK_COLUMNS,
     DEPTH = 256,
     STRIP_ROWS = 96,     // a multiple of PANEL_ROWS
@@ -26,7 +23,7 @@ static const double SMALL = 1 << 20; // multiplications that are not worth wakin
 
 // ---- packing
 
-// `width` rows of x, from `depth` columns, to out (depth, width). Up to LANES numbers behind its end are overwritten.
+// `width` rows of x, from `depth` columns, to out (depth, width). Up to LANES numbers after its end are overwritten.
 static inline __attribute__((always_inline)) void pack_panel(real *out, Strided x, int depth, int width) {
     if (x.row == 1) {
         for (int p = 0; p < depth; p++) // in order: what a vector writes too much the next one overwrites
@@ -57,8 +54,7 @@ static void pack_rest(real *out, Strided x, int rows, int depth, int width) {
 
 // All rows of x, in panels of `width`.
 static inline __attribute__((always_inline)) void pack(real *out, Strided x, int rows, int depth, int width) {
-    int vectors =
-        (width + LANES - 1) / LANES * LANES; // a row of a panel is read in whole vectors where it is contiguous
+    int vectors = (int)round_up(width, LANES); // a row of a panel is read in whole vectors where it is contiguous
     for (int i = 0; i < rows; i += width, out += (ptrdiff_t)width * depth) {
         Strided panel = {x.at + i * x.row, x.row, x.column};
         if (rows - i >= (x.row == 1 ? vectors : width))

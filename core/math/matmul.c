@@ -10,14 +10,15 @@
 
 // op(a) (m,k) times op(b) (k,n), where `op` transposes what is stored the other way round; `lda` and `ldb` are the lengths
 // of rows as they are stored.
-static void multiply(real *out, int ldo, const real *a, int lda, int a_transposed, const real *b, int ldb, int b_transposed,
-                     int m, int n, int k, real beta) {
+static void multiply(real *out, int ldo, const real *a, int lda, int a_transposed, const real *b, int ldb,
+                     int b_transposed, int m, int n, int k, real beta) {
 #if HAVE_OWN_GEMM
-    Strided left = {a, a_transposed ? 1 : lda, a_transposed ? lda : 1}, right = {b, b_transposed ? 1 : ldb, b_transposed ? ldb : 1};
+    Strided left = {a, a_transposed ? 1 : lda, a_transposed ? lda : 1},
+            right = {b, b_transposed ? 1 : ldb, b_transposed ? ldb : 1};
     gemm(out, ldo, left, right, m, n, k, beta != 0);
 #else
-    real_gemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, m, n, k, 1, a,
-              lda, b, ldb, beta, out, ldo);
+    real_gemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, m, n,
+              k, 1, a, lda, b, ldb, beta, out, ldo);
 #endif
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUP = 16 }; // rows that a thread gets at least: those behind may go through vectors together
+enum { GROUP = 16 }; // rows that a thread gets at least: what follows the product can take them as whole vectors
 
 // ---- layout
 

@@ -9,10 +9,10 @@
 #endif
 
 // Eight numbers, whatever the machine's own width: the order of additions, and so the result, does not depend on it.
-enum { LANES = 8, VECTORS = 8, GROUP_COLUMNS = LANES * VECTORS };
-typedef real Numbers __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
-typedef float Floats __attribute__((vector_size(LANES * sizeof(float))));
-typedef uint32_t Words __attribute__((vector_size(LANES * sizeof(uint32_t)), aligned(4), may_alias));
+enum { EIGHT = 8, VECTORS = 8, GROUP_COLUMNS = EIGHT * VECTORS };
+typedef real Numbers __attribute__((vector_size(EIGHT * sizeof(real)), aligned(sizeof(real)), may_alias));
+typedef float Floats __attribute__((vector_size(EIGHT * sizeof(float))));
+typedef uint32_t Words __attribute__((vector_size(EIGHT * sizeof(uint32_t)), aligned(4), may_alias));
 
 static real largest_magnitude(const real *x, int count) {
     real largest = 0;
@@ -65,7 +65,7 @@ static float scale_of_row(const real *weights, int columns, int halves) {
     return all_are_finite(weights, columns) && isfinite(largest) ? ldexpf(1, exponent_of(largest)) : NAN;
 }
 
-// A group's numbers as the bits of floats with exponents from 0 to 15; zeros behind the row's end and where it is NaN.
+// A group's numbers as the bits of floats with exponents from 0 to 15; zeros after the row's end and where it is NaN.
 static void shorten_group(uint32_t bits[GROUP_COLUMNS], const real *weights, int count, float scale, int halves) {
     double factor = isnan(scale) ? 0 : ldexp(1 / (double)scale, -HIGHEST);
     for (int i = 0; i < GROUP_COLUMNS; i++) {
@@ -82,13 +82,13 @@ enum { BORROWED_SHIFT = 27 };
 static const uint32_t SIGN = 0x80000000, OWN = 0x87FFFFFF, BORROWED = 0x78000000, OWN_HALF = 0x87FF0000,
                       BORROWED_HALVES = 0x78007800;
 
-enum { FP32_WORDS = 7 * LANES, BF16_WORDS = 3 * LANES }; // of a group
+enum { FP32_WORDS = 7 * EIGHT, BF16_WORDS = 3 * EIGHT }; // of a group
 
 // Vectors 0 to 6 as they are; the eighth's 28 bits, its sign the lowest, in the free bits of those, four in each.
 static void join_fp32(uint32_t words[FP32_WORDS], const uint32_t bits[GROUP_COLUMNS]) {
     for (int i = 0; i < FP32_WORDS; i++) {
-        uint32_t last = bits[7 * LANES + i % LANES], turned = last << 1 | last >> 31;
-        words[i] = bits[i] | (turned >> 4 * (i / LANES) & 15) << BORROWED_SHIFT;
+        uint32_t last = bits[7 * EIGHT + i % EIGHT], rotated = last << 1 | last >> 31;
+        words[i] = bits[i] | (rotated >> 4 * (i / EIGHT) & 15) << BORROWED_SHIFT;
     }
 }
 
@@ -97,7 +97,7 @@ static inline __attribute__((always_inline)) Group split_fp32(const uint32_t *wo
     Words last = {0};
 #pragma GCC unroll 7
     for (int j = 0; j < 7; j++) {
-        Words word = *(const Words *)(words + j * LANES);
+        Words word = *(const Words *)(words + j * EIGHT);
         group.vectors[j] = word & OWN;
         last = last >> 4 | (word & BORROWED);
     }
@@ -108,11 +108,11 @@ static inline __attribute__((always_inline)) Group split_fp32(const uint32_t *wo
 // Three words of two halves each; the free bits of the upper ones hold vector 6, of the lower ones vector 7.
 static void join_bf16(uint32_t words[BF16_WORDS], const uint32_t bits[GROUP_COLUMNS]) {
     for (int i = 0; i < BF16_WORDS; i++) {
-        int j = i / LANES, lane = i % LANES;
-        uint32_t pair = bits[2 * j * LANES + lane] | bits[(2 * j + 1) * LANES + lane] >> 16;
+        int j = i / EIGHT, lane = i % EIGHT;
+        uint32_t pair = bits[2 * j * EIGHT + lane] | bits[(2 * j + 1) * EIGHT + lane] >> 16;
         for (int half = 0; half < 2; half++) {
-            uint32_t last = bits[(6 + half) * LANES + lane] >> 16, turned = (last << 1 | last >> 15) & 0xFFF;
-            pair |= (turned >> 4 * j & 15) << (BORROWED_SHIFT - 16 * half);
+            uint32_t last = bits[(6 + half) * EIGHT + lane] >> 16, rotated = (last << 1 | last >> 15) & 0xFFF;
+            pair |= (rotated >> 4 * j & 15) << (BORROWED_SHIFT - 16 * half);
         }
         words[i] = pair;
     }
@@ -123,7 +123,7 @@ static inline __attribute__((always_inline)) Group split_bf16(const uint32_t *wo
     Words last = {0};
 #pragma GCC unroll 3
     for (int j = 0; j < 3; j++) {
-        Words word = *(const Words *)(words + j * LANES);
+        Words word = *(const Words *)(words + j * EIGHT);
         group.vectors[2 * j] = word & OWN_HALF;
         group.vectors[2 * j + 1] = word << 16 & OWN_HALF;
         last = last >> 4 | (word & BORROWED_HALVES);
@@ -163,7 +163,7 @@ static inline __attribute__((always_inline)) void dot_groups(real sums[STREAMS],
             words[i] += group_words;
 #pragma GCC unroll 8
             for (int j = 0; j < VECTORS; j++)
-                sum[i] += *(const Numbers *)(x + j * LANES) * NUMBERS_OF(group.vectors[j]);
+                sum[i] += *(const Numbers *)(x + j * EIGHT) * NUMBERS_OF(group.vectors[j]);
         }
     for (int i = 0; i < STREAMS; i++) sums[i] = sum_lanes(&sum[i]) * (real)ldexp(1, HIGHEST) * input->shrink;
 }

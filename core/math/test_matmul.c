@@ -30,7 +30,7 @@ static real *random_numbers(size_t count, uint64_t stream) {
     return x;
 }
 
-static real *turned(const real *x, int rows, int columns) {
+static real *transposed(const real *x, int rows, int columns) {
     real *out = memory_allocate((size_t)rows * (size_t)columns, sizeof *out, "test numbers");
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns; j++) out[j * rows + i] = x[i * columns + j];
@@ -40,7 +40,7 @@ static real *turned(const real *x, int rows, int columns) {
 static Problem problem_of(int m, int n, int k) {
     Problem p = {
         .m = m, .n = n, .k = k, .a = random_numbers((size_t)(m * k), 1), .b = random_numbers((size_t)(k * n), 2)};
-    p.a_t = turned(p.a, m, k), p.b_t = turned(p.b, k, n);
+    p.a_t = transposed(p.a, m, k), p.b_t = transposed(p.b, k, n);
     p.before = random_numbers((size_t)(m * n), 3);
     p.expected = memory_allocate_zeroed((size_t)(m * n), sizeof(double), "test results");
     p.bound = memory_allocate_zeroed((size_t)(m * n), sizeof(double), "test bounds");
@@ -69,7 +69,7 @@ static real *product_of(const Problem *p, Orientation orientation, real beta) {
     size_t count = (size_t)(p->m * p->n);
     real *out = memory_allocate(count + 1, sizeof *out, "test results");
     for (size_t i = 0; i < count; i++) out[i] = beta == 0 ? (real)NAN : p->before[i];
-    out[count] = 42; // behind the end
+    out[count] = 42; // after the end
     multiply(out, p, orientation, beta);
     CHECK(out[count] == 42);
     return out;

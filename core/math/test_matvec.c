@@ -13,7 +13,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 
 typedef struct { // a random problem and its answer
     int rows, columns;
-    real *source, *turned; // (rows, columns), (columns, rows)
+    real *source, *transposed; // (rows, columns), (columns, rows)
     real *x, *bias, *residual;
     char *memory;
     WeightKind kind;
@@ -29,9 +29,9 @@ static real *random_numbers(size_t count, uint64_t stream) {
 static Problem problem_of(WeightKind kind, int rows, int columns, SourceOrder order) {
     Problem p = {.rows = rows, .columns = columns, .kind = kind};
     p.source = random_numbers((size_t)rows * (size_t)columns, 1);
-    p.turned = random_numbers((size_t)rows * (size_t)columns, 2);
+    p.transposed = random_numbers((size_t)rows * (size_t)columns, 2);
     for (int r = 0; r < rows; r++)
-        for (int c = 0; c < columns; c++) p.turned[(size_t)c * rows + r] = p.source[(size_t)r * columns + c];
+        for (int c = 0; c < columns; c++) p.transposed[(size_t)c * rows + r] = p.source[(size_t)r * columns + c];
     p.x = random_numbers((size_t)columns, 3);
     p.bias = random_numbers((size_t)rows, 4);
     p.residual = random_numbers((size_t)rows, 5);
@@ -39,13 +39,13 @@ static Problem problem_of(WeightKind kind, int rows, int columns, SourceOrder or
     CHECK(bytes % 64 == 0);
     p.memory = memory_allocate(bytes, 1, "a packed matrix");
     memset(p.memory, 0xFF, bytes); // NaN wherever packing leaves a hole
-    p.matrix = packed_create(kind, rows, columns, p.memory, order == SOURCE_ROWS ? p.source : p.turned, order);
+    p.matrix = packed_create(kind, rows, columns, p.memory, order == SOURCE_ROWS ? p.source : p.transposed, order);
     return p;
 }
 
 static void problem_free(Problem *p) {
     packed_free(&p->matrix);
-    free(p->source), free(p->turned), free(p->x), free(p->bias), free(p->residual), free(p->memory);
+    free(p->source), free(p->transposed), free(p->x), free(p->bias), free(p->residual), free(p->memory);
 }
 
 static void multiply(real *out, const Problem *p, const real *bias, const real *residual, int threads) {

@@ -148,7 +148,7 @@ static void tensor_name(char *name, size_t size, const ModelTensors *model, int 
 }
 
 // The embeddings are laid out as they should be; the matrices of the layers are transposed.
-static int is_turned(int i, const Parameter *parameter) {
+static int is_transposed(int i, const Parameter *parameter) {
     return i >= 2 && parameter->rank == 2;
 }
 
@@ -165,7 +165,7 @@ static uint64_t put_tensors(Header *header, const ModelTensors *model) {
         tensor_name(name, sizeof name, model, i);
         put_string(header, name);
         put_u32(header, (uint32_t)p->rank);
-        int inner = p->rank == 2 && !is_turned(i, p);
+        int inner = p->rank == 2 && !is_transposed(i, p);
         put_u64(header, p->shape[inner]);
         if (p->rank == 2) put_u64(header, p->shape[!inner]);
         put_u32(header, GGUF_F32);
@@ -175,7 +175,7 @@ static uint64_t put_tensors(Header *header, const ModelTensors *model) {
     return offset;
 }
 
-static void turn(float *out, const float *in, size_t rows, size_t columns) {
+static void transpose(float *out, const float *in, size_t rows, size_t columns) {
     enum { TILE = 32 };
 #pragma omp parallel for schedule(static)
     for (size_t c0 = 0; c0 < columns; c0 += TILE)
@@ -190,15 +190,15 @@ static int write_padding(FileWriter *writer, Error *error) {
 
 static int write_tensors(FileWriter *writer, const ModelTensors *model, Error *error) {
     size_t most = 4 * (size_t)model->config.C * (size_t)model->config.C;
-    float *turned = memory_allocate(most, sizeof *turned, "a matrix to transpose");
+    float *transposed = memory_allocate(most, sizeof *transposed, "a matrix to transpose");
     int failed = 0;
     for (int i = 0; i < model->count && !failed; i++) {
         const Parameter *p = &model->parameters[i];
         const float *numbers = (const float *)p->value;
-        if (is_turned(i, p)) turn(turned, numbers, p->shape[0], p->shape[1]), numbers = turned;
+        if (is_transposed(i, p)) transpose(transposed, numbers, p->shape[0], p->shape[1]), numbers = transposed;
         failed = file_write(writer, numbers, p->count * sizeof(float), error) || write_padding(writer, error);
     }
-    free(turned);
+    free(transposed);
     return failed ? -1 : 0;
 }
 

@@ -306,17 +306,6 @@ static int inspect_shard(const char *path, Error *error) {
     return 0;
 }
 
-// The first number of a file: what llm.c's formats are known by. 0 when it has none.
-static int32_t magic_number(const char *path) {
-    FileMap map;
-    Error ignored;
-    int32_t magic = 0;
-    if (file_map(&map, path, &ignored)) return 0;
-    if (map.size >= sizeof magic) memcpy(&magic, map.data, sizeof magic);
-    file_unmap(&map);
-    return magic;
-}
-
 static int inspect_directory(const char *path, Error *error) {
     int64_t *steps = NULL;
     char *config = path_join(path, "config.json");
@@ -342,9 +331,9 @@ int main(int argc, char **argv) {
     int result;
     if (file_is_directory(path))
         result = inspect_directory(path, &error);
-    else if (magic_number(path) == LLMC_MAGIC)
+    else if (file_magic(path) == LLMC_MAGIC)
         result = inspect_llmc(path, &error);
-    else if (magic_number(path) == SHARD_MAGIC)
+    else if (file_magic(path) == SHARD_MAGIC)
         result = inspect_shard(path, &error);
     else
         result = inspect_safetensors(path, &error);

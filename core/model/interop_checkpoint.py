@@ -13,15 +13,11 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, pipeline
 
+sys.path.insert(0, "scripts")
+from checks import check, summary
+
 V, T, CONTEXT = 61, 24, 32
 SIZES = ["--layers", "2", "--heads", "2", "--width", "32", "--context", str(CONTEXT), "--vocab", str(V)]
-passed = failed = 0
-
-
-def check(name, is_right, *compared):
-    global passed, failed
-    passed, failed = passed + bool(is_right), failed + (not is_right)
-    print("ok  " if is_right else "FAIL", name, *(() if is_right else compared))
 
 
 def run(*command):
@@ -227,8 +223,7 @@ def main():
                 test(directory)
             except Exception as error:  # a test that cannot go on has failed; the others still run
                 check(test.__name__, False, repr(error))
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed != 0)
+    sys.exit(summary())
 
 
 if __name__ == "__main__":

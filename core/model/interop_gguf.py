@@ -5,6 +5,7 @@ Run from the project's root by scripts/test_interop.sh. Last line: `N passed, N 
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 
 import gguf
@@ -12,15 +13,11 @@ import numpy as np
 import xllamacpp
 from safetensors.numpy import load_file
 
+sys.path.insert(0, "scripts")
+from checks import check, summary
+
 CONTEXT, TEXT_TOKENS, STEPS, PROMPT = 64, 24, 150, "The old lantern was"
 VOCABULARY = 600
-passed = failed = 0
-
-
-def check(name, is_right, *compared):
-    global passed, failed
-    passed, failed = passed + bool(is_right), failed + (not is_right)
-    print("ok  " if is_right else "FAIL", name, *(() if is_right else compared))
 
 
 def run(*command):
@@ -130,8 +127,7 @@ def main():
         other = text_is_ours("of others", plain, plain_path, directory, False)
         check("it makes a difference", begun != other, repr(begun))
         other_attentions_are_refused(directory)
-    print(f"{passed} passed, {failed} failed")
-    return failed != 0
+    return summary()
 
 
 if __name__ == "__main__":

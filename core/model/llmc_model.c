@@ -46,13 +46,7 @@ static uint64_t file_bytes(const LlmcModel *model) {
 // ---- opening
 
 int llmc_model_is(const char *path) {
-    FileMap map;
-    Error ignored;
-    int32_t magic = 0;
-    if (file_map(&map, path, &ignored)) return 0;
-    if (map.size >= sizeof magic) memcpy(&magic, map.data, sizeof magic);
-    file_unmap(&map);
-    return magic == LLMC_MAGIC;
+    return file_magic(path) == LLMC_MAGIC;
 }
 
 static int parse_header(LlmcModel *model, Error *error) {

@@ -4,43 +4,25 @@
 set -u
 inspect=${INSPECT:-./inspect}
 maker=${MAKER:-build/core/model/test_checkpoint}
-passed=0
-failed=0
+passed=0 failed=0
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT INT TERM
+
+. scripts/checks.sh
 
 # shows NAME PATH TEXT...: exit code 0, nothing on standard error, every TEXT in the output
 shows() {
     name=$1 path=$2
     shift 2
     "$inspect" "$path" >"$work/out" 2>"$work/err"
-    code=$?
-    good=1
-    [ $code -eq 0 ] && [ ! -s "$work/err" ] || good=0
-    for text in "$@"; do grep -qF -- "$text" "$work/out" || { echo "  missing: $text"; good=0; }; done
-    verdict
+    check_equal "$name: exit code" $? 0
+    check_equal "$name: standard error" "$(cat "$work/err")" ""
+    for text in "$@"; do check_contains "$name" "$text" "$work/out"; done
 }
 
 # refuses NAME PATH TEXT: exit code 1, one line on standard error that contains TEXT
 refuses() {
-    name=$1
-    "$inspect" "$2" >"$work/out" 2>"$work/err"
-    code=$?
-    good=1
-    [ $code -eq 1 ] && [ "$(wc -l <"$work/err")" -eq 1 ] || good=0
-    grep -qF -- "$3" "$work/err" || { echo "  missing: $3"; good=0; }
-    verdict
-}
-
-verdict() {
-    if [ $good -eq 1 ]; then
-        passed=$((passed + 1))
-        echo "ok   $name"
-    else
-        failed=$((failed + 1))
-        echo "FAIL $name (exit code $code)"
-        sed 's/^/    /' "$work/err"
-    fi
+    check_refused "$1" "$3" "$inspect" "$2"
 }
 
 # int32 VALUE...: little-endian numbers
@@ -87,10 +69,8 @@ flip "$step/model.safetensors" $((size - 3))
 refuses "a damaged tensor" "$step" "tensor transformer.ln_f.bias: expected checksum"
 refuses "a damaged file" "$step/model.safetensors" "tensor transformer.ln_f.bias: expected checksum"
 refuses "a damaged checkpoint in a run" "$work/run" "1 of 2 checkpoints damaged"
-grep -q "1 .* verified" "$work/out" && grep -q "2 .* damaged: .*ln_f.bias" "$work/out"
-code=$?
-name="both kinds in the run's table" good=$((1 - code))
-verdict
+check "the sound one in the run's table" grep -q "1 .* verified" "$work/stdout"
+check "and the damaged one" grep -q "2 .* damaged: .*ln_f.bias" "$work/stdout"
 
 header='{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 printf '\0\0\200\77\0\0\0\100' | safetensors "$header" >"$work/plain.safetensors"
@@ -116,14 +96,8 @@ shows "a token shard" "$work/shard.bin" "tokens                       3"
 printf x >>"$work/shard.bin"
 refuses "a shard with a byte too many" "$work/shard.bin" "shard.bin"
 
-"$inspect" --help >"$work/out" 2>&1
-code=$?
-name="--help" good=$((code == 0))
-verdict
+check "--help" "$inspect" --help
 "$inspect" >"$work/out" 2>&1
-code=$?
-name="no path" good=$((code == 1))
-verdict
+check_equal "no path: exit code" $? 1
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+summary

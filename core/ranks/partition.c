@@ -1,13 +1,10 @@
 #include "partition.h"
 #include "core/base/memory.h"
+#include "core/base/numbers.h"
 
 #include <string.h>
 
 enum { LINE = 16 }; // floats in a cache line
-
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
 
 Partition partition_make(size_t size, size_t bucket, int ranks) {
     size_t buckets = (size + bucket - 1) / bucket;
@@ -16,15 +13,15 @@ Partition partition_make(size_t size, size_t bucket, int ranks) {
 
 Range partition_bucket(const Partition *partition, int bucket) {
     size_t end = partition->size - (size_t)bucket * partition->bucket;
-    size_t count = smaller(partition->bucket, end);
+    size_t count = min_size(partition->bucket, end);
     return (Range){end - count, count};
 }
 
 Range partition_shard(const Partition *partition, int bucket, int rank) {
     Range range = partition_bucket(partition, bucket);
     size_t ranks = (size_t)partition->ranks;
-    size_t width = ((range.count + ranks - 1) / ranks + LINE - 1) / LINE * LINE;
-    size_t begin = smaller(range.count, width * (size_t)rank), end = smaller(range.count, begin + width);
+    size_t width = round_up((range.count + ranks - 1) / ranks, LINE);
+    size_t begin = min_size(range.count, width * (size_t)rank), end = min_size(range.count, begin + width);
     return (Range){range.start + begin, end - begin};
 }
 
@@ -39,7 +36,7 @@ static int list_range(Part *parts, Range range, const size_t *offsets, const siz
     int found = 0;
     for (int i = 0; i < tensors; i++) {
         size_t begin = offsets[i] > range.start ? offsets[i] : range.start;
-        size_t end = smaller(offsets[i] + counts[i], range.start + range.count);
+        size_t end = min_size(offsets[i] + counts[i], range.start + range.count);
         if (begin >= end) continue;
         if (parts) parts[found] = (Part){i, begin - offsets[i], end - begin};
         *total += end - begin;

@@ -7,26 +7,12 @@ stories=${STORIES:-./stories}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
-
-check() { # name, then a command that has to succeed
-    name=$1
-    shift
-    if "$@" >/dev/null 2>&1; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        echo "FAIL $name: $*"
-    fi
-}
-check_refused() { # part of the message, then arguments: exit code 1, one line that says so, nothing on standard output
+. scripts/checks.sh
+refuses() { # part of the message, then arguments; nothing goes to standard output
     part=$1
     shift
-    "$stories" "$@" >"$work/output" 2>"$work/message"
-    code=$?
-    if [ $code = 1 ] && [ ! -s "$work/output" ] && [ "$(wc -l <"$work/message")" = 1 ] && grep -qF -e "$part" "$work/message"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAIL stories $*: exit code $code, expected 1 and \"$part\", found: $(cat "$work/message")"
-    fi
+    check_refused "stories $*" "$part" "$stories" "$@"
+    check_equal "stories $*: standard output" "$(cat "$work/stdout")" ""
 }
 number() { # of a key in one part of the floor file: number train bits
     tr -d '\n ' <"$work/floor.json" | sed "s/.*\"$1\":{\([^}]*\)}.*/,\1,/; s/.*,\"$2\":\([0-9.]*\),.*/\1/"
@@ -68,18 +54,17 @@ check "noise is survived" "$stories" --check "$work/noise"
 
 # ---- refusals
 check "help" "$stories" --help
-check_refused "did you mean --stories" --storys 3
-check_refused "--bytes" --bytes many
-check_refused "--bytes" --bytes 0
-check_refused "--stories" --stories -1
-check_refused "go together" --validation-stories 3
-check_refused "go together" --validation-out "$work/x"
-check_refused "$work/none/x" --stories 1 --out "$work/none/x"
-check_refused "$work/none" --check "$work/none"
+refuses "did you mean --stories" --storys 3
+refuses "--bytes" --bytes many
+refuses "--bytes" --bytes 0
+refuses "--stories" --stories -1
+refuses "go together" --validation-stories 3
+refuses "go together" --validation-out "$work/x"
+refuses "$work/none/x" --stories 1 --out "$work/none/x"
+refuses "$work/none" --check "$work/none"
 : >"$work/empty"
-check_refused "found no text" --check "$work/empty"
-check_refused "$work" --check "$work"
+refuses "found no text" --check "$work/empty"
+refuses "$work" --check "$work"
 check "a full disk is noticed" sh -c "[ ! -e /dev/full ] || ! '$stories' --bytes 1M >/dev/full"
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+summary

@@ -52,13 +52,14 @@ static void run_case(int which) {
     int a_transposed = cases[which].a_transposed, b_transposed = cases[which].b_transposed, lda = a_transposed ? m : k,
         ldb = b_transposed ? k : n;
     real *a = numbers((size_t)m * (size_t)k), *b = numbers((size_t)k * (size_t)n), *c = numbers((size_t)m * (size_t)n);
-    Strided left = {a, a_transposed ? 1 : lda, a_transposed ? lda : 1}, right = {b, b_transposed ? 1 : ldb, b_transposed ? ldb : 1};
+    Strided left = {a, a_transposed ? 1 : lda, a_transposed ? lda : 1},
+            right = {b, b_transposed ? 1 : ldb, b_transposed ? ldb : 1};
     double blas[ROUNDS], ours[ROUNDS], ratios[ROUNDS], billions = 2e-9 * m * n * k;
     for (int round = 0; round < ROUNDS; round++) {
         empty_caches();
         double start = clock_seconds();
-        real_gemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, m, n, k, 1,
-                  a, lda, b, ldb, 0, c, n);
+        real_gemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, m,
+                  n, k, 1, a, lda, b, ldb, 0, c, n);
         blas[round] = clock_seconds() - start;
         empty_caches();
         start = clock_seconds();
