@@ -17,8 +17,11 @@ gpu=$(dev/cuda_on_cpu/headers.sh --find)
 # What is built is copied with its times, so that only what the new mechanisms change is built again.
 build=${BUILD:-build}
 unset MAKEFLAGS MFLAGS MAKELEVEL BUILD
-{ git ls-files && find "$build" -path '*/float/*' -o -path '*/double/*' -o -path '*/cuda_on_cpu/fast/*' -o \
-    -path "$build/*" -prune -type f; } | while read -r path; do [ ! -f "$path" ] || echo "$path"; done >"$work/list"
+git ls-files --cached --others --exclude-standard >"$work/all" 2>/dev/null ||
+    { skip "adding an attention" "this is no git repository"; summary; exit; }
+find "$build" -type f | grep -v "^$build/cuda_on_cpu/" >>"$work/all"
+find "$build/cuda_on_cpu/fast" -type f >>"$work/all" 2>/dev/null
+while read -r path; do [ ! -f "$path" ] || echo "$path"; done <"$work/all" >"$work/list"
 mkdir "$work/tree" && tar cf - -T "$work/list" | (cd "$work/tree" && tar xf -) || exit 1
 [ "$build" = build ] || mv "$work/tree/$build" "$work/tree/build"
 cd "$work/tree" || exit 1
