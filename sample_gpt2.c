@@ -1,22 +1,26 @@
 /*
 Text from a checkpoint.
 
-The model comes from train_gpt2.c; here is its decoder, which feeds one sequence through the attention's `step` and keeps
-what earlier positions left behind in caches. The program around it is core/sample/sampler.c, as on the GPU.
+The model comes from train_gpt2.c; here is its decoder, which feeds one sequence through the attention's `step` and
+keeps what later positions need of earlier ones in caches. At the bottom is the loop that draws tokens.
 */
 #define _GNU_SOURCE
-#define GPT2_MODEL_ONLY
-#pragma GCC diagnostic ignored "-Wunused-function" // decoding needs no backward pass
+#ifdef GPT2_MODEL_ONLY
 #include "train_gpt2.c"
+#else // here only train_gpt2.c's main is unwanted
+#define GPT2_MODEL_ONLY
+#include "train_gpt2.c"
+#undef GPT2_MODEL_ONLY
+#endif
 
 #include "core/math/matvec.h"
-#include "core/sample/sampler.h"
+#include "core/sample/sampling.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The decoder
 
-// A prompt's tokens go through the layers PREFILL_ROWS at a time, as matrix products; the text's one by one, as products
-// of a matrix and a vector, and so do the few tokens at a time that would not pay for the former.
+// A prompt's tokens go through the layers PREFILL_ROWS at a time, as matrix products; the text's one by one, as
+// products of a matrix and a vector, and so do the few tokens at a time that would not pay for the former.
 enum { PREFILL_ROWS = 512, FEW_ROWS = 4 };
 
 typedef struct {
@@ -25,9 +29,10 @@ typedef struct {
 
 typedef struct {
     GPT2 *model;
-    int position;        // tokens seen so far
+    int position;        // of the next token
     size_t cache_size;   // numbers per layer
     real *cache;         // (L, cache_size)
+    real *kept;          // (L, cache_size): a copy, see decoder_keep_past; or NULL
     real *x, *hidden;    // (PREFILL_ROWS, C)
     real *wide, *wide2;  // (PREFILL_ROWS, 4C)
     real *logits;        // (V): of the last token
@@ -49,7 +54,7 @@ static size_t layer_bytes(WeightKind kind, int C) {
            packed_bytes(kind, C, 4 * C);
 }
 
-// Packs a matrix at *memory and moves on behind it. Without `keep` the source's memory is given up.
+// Packs a matrix at *memory, which moves on to its end. Without `keep` the source's memory is given up.
 static PackedMatrix pack_next(char **memory, WeightKind kind, int rows, int columns, real *source, SourceOrder order,
                               int keep) {
     PackedMatrix matrix = packed_create(kind, rows, columns, *memory, source, order);
@@ -105,8 +110,19 @@ static void decoder_free(Decoder *decoder) {
         PackedLayer *layer = &decoder->layers[l];
         packed_free(&layer->qkv), packed_free(&layer->proj), packed_free(&layer->fc), packed_free(&layer->fcproj);
     }
-    free(decoder->inputs), free(decoder->taken), free(decoder->layers), free(decoder->packed);
+    free(decoder->inputs), free(decoder->taken), free(decoder->layers), free(decoder->packed), free(decoder->kept);
     arena_free(&decoder->arena);
+}
+
+// Keeps a copy of the caches, so that several texts can go on from here.
+static inline void decoder_keep_past(Decoder *decoder) {
+    size_t count = (size_t)decoder->model->config.L * decoder->cache_size;
+    if (!decoder->kept) decoder->kept = memory_allocate(count, sizeof(real), "the prompt's caches");
+    memcpy(decoder->kept, decoder->cache, count * sizeof(real));
+}
+
+static inline void decoder_restore_past(Decoder *decoder) {
+    memcpy(decoder->cache, decoder->kept, (size_t)decoder->model->config.L * decoder->cache_size * sizeof(real));
 }
 
 // out (n,C) = wte[token] + wpe[position]
@@ -205,7 +221,7 @@ static DecoderThread decoder_thread(Decoder *decoder, int product) {
                            .threads = omp_get_num_threads()};
 }
 
-// The thread's rows of out = matrix inp + bias [+ residual], behind a GELU if there is one.
+// The thread's rows of out = matrix inp + bias [+ residual], then their GELU if wanted.
 static void multiply_share(DecoderThread *self, real *out, const real *residual, const real *inp,
                            const PackedMatrix *matrix, const real *bias, int then_gelu) {
     SharedRows rows = {.matrix = matrix, .thread = self->thread, .threads = self->threads, .taken = self->taken++};
@@ -226,7 +242,7 @@ static void multiply_normed(DecoderThread *self, real *out, const real *x, const
     multiply_share(self, out, NULL, self->normed, matrix, bias, then_gelu);
 }
 
-// What comes before the attention of layer l, or the logits behind the last layer.
+// What comes before the attention of layer l, or after the last layer: the logits.
 static void before_attention(DecoderThread *self, int l) {
     Decoder *decoder = self->decoder;
     const Weights *weights = &decoder->model->weights;
@@ -240,7 +256,7 @@ static void before_attention(DecoderThread *self, int l) {
     }
 }
 
-// What comes behind the attention of layer l, up to the next one's.
+// What comes after the attention of layer l, up to the next one's.
 static void after_attention(DecoderThread *self, int l) {
     Decoder *decoder = self->decoder;
     const LayerWeights *w = &decoder->model->weights.layers[l];
@@ -287,9 +303,11 @@ static void logits_of_one(Decoder *decoder, const real *hidden) {
     }
 }
 
-// Feeds n tokens and returns the logits (V) behind the last. With `all_logits` (n,V) those of every token go there too.
-static const real *gpt2_step(Decoder *decoder, const int *tokens, int n, real *all_logits) {
+// Feeds n tokens, the first of them at `position`, and returns the logits (V) after the last. With `all_logits` (n,V)
+// those after every token go there too.
+static const real *decoder_step(Decoder *decoder, const int *tokens, int n, int position, real *all_logits) {
     size_t C = (size_t)decoder->model->config.C, V = (size_t)decoder->model->config.V;
+    decoder->position = position;
     if (n <= FEW_ROWS) {
         for (int i = 0; i < n; i++) {
             decoder_token(decoder, tokens[i]);
@@ -309,97 +327,74 @@ static const real *gpt2_step(Decoder *decoder, const int *tokens, int n, real *a
 
 enum { LOSS_ROWS = 128 }; // whose logits are in memory at once
 
-// The losses of one row of tokens, from position 0; where the target is below 0 it is 0.
-static void gpt2_row_losses(Decoder *decoder, double *losses, const int *inputs, const int *targets, int T) {
+// The sum of the losses of a row of T tokens from position 0; targets below 0 do not count.
+static inline double decoder_row_loss(Decoder *decoder, const int *inputs, const int *targets, int T) {
     int C = decoder->model->config.C, V = decoder->model->config.V, stride = logits_stride(V);
     int most = decoder_most_rows(decoder);
     real *logits = memory_allocate(LOSS_ROWS * (size_t)stride, sizeof(real), "the logits");
+    double losses[LOSS_ROWS], sum = 0;
     decoder->position = 0;
     for (int start = 0, rows; start < T; start += rows) {
         rows = T - start < most ? T - start : most;
         decoder_rows(decoder, inputs + start, rows);
         for (int first = 0, n; first < rows; first += n) {
+            const int *block_targets = targets + start + first;
             n = rows - first < LOSS_ROWS ? rows - first : LOSS_ROWS;
             logits_of_rows(decoder, logits, stride, decoder->hidden + (size_t)first * (size_t)C, n);
 #pragma omp parallel for schedule(static)
-            for (int i = 0; i < n; i++) {
-                int t = start + first + i;
-                losses[t] = cross_entropy_row(logits + (size_t)i * (size_t)stride, targets[t], 0, V, 0);
-            }
+            for (int i = 0; i < n; i++)
+                losses[i] = cross_entropy_row(logits + (size_t)i * (size_t)stride, block_targets[i], 0, V, 0);
+            sum += sum_losses(losses, n);
         }
     }
     free(logits);
+    return sum;
 }
 
-#ifndef GPT2_SAMPLER_ONLY // test_gpt2.c takes what is above
+#ifndef GPT2_MODEL_ONLY // tests and benchmarks take what is above
 // ---------------------------------------------------------------------------------------------------------------------
-// What the program (core/sample/sampler.c) asks of the model
-
-typedef struct {
-    GPT2 model;
-    Decoder decoder;
-    real *kept; // the caches behind the prompt, (L, cache_size)
-} SampledModel;
-
-static void *sampled_create(const GPT2Config *config, const Attention *attention,
-                            const AttentionConfig *attention_config) {
-    SampledModel *sampled = memory_allocate_zeroed(1, sizeof *sampled, "the model");
-    gpt2_create(&sampled->model, config, attention, attention_config, 0, 0, 0, RECOMPUTE_NONE);
-    return sampled;
-}
-
-static ModelTensors sampled_tensors(void *sampled) {
-    return gpt2_tensors(&((SampledModel *)sampled)->model);
-}
-
-static void sampled_begin(void *model, const SampleSettings *settings) {
-    SampledModel *sampled = model;
-    decoder_create(&sampled->decoder, &sampled->model, (WeightKind)settings->weights, 0);
-}
-
-static void sampled_free(void *model) {
-    SampledModel *sampled = model;
-    decoder_free(&sampled->decoder);
-    gpt2_free(&sampled->model);
-    free(sampled->kept), free(sampled);
-}
-
-static const real *sampled_step(void *model, int position, const int *tokens, int n, real *all_logits) {
-    Decoder *decoder = &((SampledModel *)model)->decoder;
-    decoder->position = position;
-    return gpt2_step(decoder, tokens, n, all_logits);
-}
-
-static size_t past_size(const SampledModel *sampled) {
-    return (size_t)sampled->model.config.L * sampled->decoder.cache_size;
-}
-
-static void sampled_keep_past(void *model) {
-    SampledModel *sampled = model;
-    if (!sampled->kept) sampled->kept = memory_allocate(past_size(sampled), sizeof(real), "the prompt's caches");
-    memcpy(sampled->kept, sampled->decoder.cache, past_size(sampled) * sizeof(real));
-}
-
-static void sampled_restore_past(void *model) {
-    SampledModel *sampled = model;
-    memcpy(sampled->decoder.cache, sampled->kept, past_size(sampled) * sizeof(real));
-}
-
-static void sampled_row_losses(void *model, double *losses, const int *inputs, const int *targets, int T) {
-    gpt2_row_losses(&((SampledModel *)model)->decoder, losses, inputs, targets, T);
-}
+// The program
 
 int main(int argc, char **argv) {
-    const SamplerBackend cpu = {.prefill_rows = PREFILL_ROWS,
-                                .has_weight_kinds = 1,
-                                .create = sampled_create,
-                                .tensors = sampled_tensors,
-                                .begin = sampled_begin,
-                                .free = sampled_free,
-                                .step = sampled_step,
-                                .keep_past = sampled_keep_past,
-                                .restore_past = sampled_restore_past,
-                                .row_losses = sampled_row_losses};
-    return sampler_main(&cpu, argc, argv);
+    static Sampling sampling;
+    GPT2 model;
+    Decoder decoder;
+    Feed feed;
+    threads_restart_with_wait_policy(argv);
+    sampling_open(&sampling, PREFILL_ROWS, 1, argc, argv);
+    gpt2_create(&model, &sampling.config, sampling.attention, &sampling.attention_config, 0, 0, TRAINS_NOT,
+                RECOMPUTE_NONE);
+    ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
+    sampling_load(&sampling, &tensors);
+    gpt2_from_host(&model, HOST_TO_FILL);
+    decoder_create(&decoder, &model, (WeightKind)sampling.settings.weights, 0);
+    sampling_begin(&sampling);
+    if (sampling.loader) { // --loss
+        double loss = 0;
+        while (isfinite(loss) && sampling_next_row(&sampling))
+            loss += decoder_row_loss(&decoder, sampling.inputs, sampling.targets, model.config.max_T);
+        sampling_end_loss(&sampling, loss);
+    } else if (sampling.logits) { // --logits
+        decoder_step(&decoder, sampling.history, sampling.history_count, 0, sampling.logits);
+        sampling_write_logits(&sampling);
+    } else {
+        while (sampling_next_prompt(&sampling)) {
+            if (sampling.past > 0) { // several samples read the prompt once
+                decoder_step(&decoder, sampling.history, sampling.past, 0, NULL);
+                decoder_keep_past(&decoder);
+            }
+            while (sampling_next_sample(&sampling)) {
+                if (sampling.past > 0) decoder_restore_past(&decoder);
+                while (sampling_next_feed(&sampling, &feed)) {
+                    const real *logits = decoder_step(&decoder, feed.tokens, feed.n, feed.position, NULL);
+                    int token = sampling_draw(&sampling, logits);
+                    sampling_put(&sampling, token);
+                }
+            }
+        }
+    }
+    decoder_free(&decoder);
+    gpt2_free(&model);
+    return sampling_end(&sampling);
 }
 #endif

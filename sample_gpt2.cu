@@ -1,13 +1,18 @@
 /*
-Text from a checkpoint, on the GPU: sample_gpt2.c's decoder with the weights and the attention's caches on the device. The
-model comes from train_gpt2.cu; what a token costs is one pass over the weights and the attention's `step`. The program
-around it is core/sample/sampler.c, as on the CPU: the same options, and in fp32 the same text for the same seed.
+Text from a checkpoint, on the GPU: sample_gpt2.c's decoder with the weights and the attention's caches on the device.
+The model comes from train_gpt2.cu; what a token costs is one pass over the weights and the attention's `step`. At the
+bottom is the same loop as on the CPU: the same options, and in fp32 the same text for the same seed.
 */
+#ifdef GPT2_MODEL_ONLY
+#include "train_gpt2.cu"
+#else // here only train_gpt2.cu's main is unwanted
 #define GPT2_MODEL_ONLY
 #include "train_gpt2.cu"
+#undef GPT2_MODEL_ONLY
+#endif
 
 extern "C" {
-#include "core/sample/sampler.h"
+#include "core/sample/sampling.h"
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -18,9 +23,10 @@ enum { CACHE_ALIGN = 64 };   // floats: every layer's cache begins like an alloc
 
 typedef struct {
     GPT2 *model;
-    int position;             // tokens seen so far
+    int position;             // of the next token
     size_t cache_size;        // numbers per layer
     float *cache;             // (L, cache_size)
+    float *kept;              // (L, cache_size): a copy, see decoder_keep_past; or NULL
     floatX *x, *hidden;       // (PREFILL_ROWS, C)
     floatX *branch;           // (PREFILL_ROWS, C): joins x in the LayerNorm that comes next
     floatX *wide, *wide2;     // (PREFILL_ROWS, 4C)
@@ -70,9 +76,24 @@ static void decoder_create(Decoder *decoder, GPT2 *model) {
 static void decoder_free(Decoder *decoder) {
     cuda_check(cudaStreamSynchronize(decoder->model->stream));
     arena_gpu_free(&decoder->arena);
+    cuda_check(cudaFree(decoder->kept));
 }
 
-// x (n,C) and what the layer before left in `branch` -> the same behind this layer.
+// Keeps a copy of the caches, so that several texts can go on from here.
+static inline void decoder_keep_past(Decoder *decoder) {
+    size_t bytes = (size_t)decoder->model->config.L * decoder->cache_size * sizeof(float);
+    if (bytes == 0) return;
+    if (!decoder->kept) cuda_check(cudaMalloc((void **)&decoder->kept, bytes));
+    cuda_check(cudaMemcpyAsync(decoder->kept, decoder->cache, bytes, cudaMemcpyDeviceToDevice, decoder->model->stream));
+}
+
+static inline void decoder_restore_past(Decoder *decoder) {
+    size_t bytes = (size_t)decoder->model->config.L * decoder->cache_size * sizeof(float);
+    if (bytes == 0) return;
+    cuda_check(cudaMemcpyAsync(decoder->cache, decoder->kept, bytes, cudaMemcpyDeviceToDevice, decoder->model->stream));
+}
+
+// x (n,C) and what the layer before left in `branch` -> the same after this layer.
 static void decoder_layer(Decoder *decoder, int l, int n) {
     GPT2 *model = decoder->model;
     const LayerWeights<floatX> *w = &model->weights.layers[l];
@@ -80,20 +101,20 @@ static void decoder_layer(Decoder *decoder, int l, int n) {
     Dropout none = dropout_of(0, NULL, NULL);
     cudaStream_t stream = model->stream;
     int C = model->config.C;
-    layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, l > 0 ? branch : NULL, none, w->ln1_weight,
-                      w->ln1_bias, n, C, stream);
-    linear_forward(wide, NULL, hidden, w->qkv_weight, w->qkv_bias, n, C, 3 * C, stream);
+    residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, l > 0 ? branch : NULL, none, w->ln1_weight,
+                               w->ln1_bias, n, C, stream);
+    linear_forward(wide, hidden, w->qkv_weight, w->qkv_bias, n, C, 3 * C, stream);
     model->attention->step(hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, n, wide,
                            model->parameters.constants[l], model->attention_work, &model->attention_config, stream);
-    linear_forward(branch, NULL, hidden, w->proj_weight, w->proj_bias, n, C, C, stream);
-    layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln2_weight, w->ln2_bias, n, C,
-                      stream);
-    linear_forward(decoder->wide2, wide, hidden, w->fc_weight, w->fc_bias, n, C, 4 * C, stream);
-    linear_forward(branch, NULL, decoder->wide2, w->fcproj_weight, w->fcproj_bias, n, 4 * C, C, stream);
+    linear_forward(branch, hidden, w->proj_weight, w->proj_bias, n, C, C, stream);
+    residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln2_weight, w->ln2_bias, n,
+                               C, stream);
+    linear_gelu_forward(decoder->wide2, wide, hidden, w->fc_weight, w->fc_bias, n, C, 4 * C, stream);
+    linear_forward(branch, decoder->wide2, w->fcproj_weight, w->fcproj_bias, n, 4 * C, C, stream);
 }
 
 // Feeds n <= PREFILL_ROWS tokens; hidden (n,C) holds their last hidden states afterwards.
-static void decoder_block(Decoder *decoder, const int *tokens, int n) {
+static void decoder_rows(Decoder *decoder, const int *tokens, int n) {
     GPT2 *model = decoder->model;
     int C = model->config.C;
     cuda_check(
@@ -101,9 +122,9 @@ static void decoder_block(Decoder *decoder, const int *tokens, int n) {
     embedding_forward(decoder->x, decoder->tokens, model->weights.wte,
                       model->weights.wpe + (size_t)decoder->position * (size_t)C, n, n, C, model->stream);
     for (int l = 0; l < model->config.L; l++) decoder_layer(decoder, l, n);
-    layernorm_forward(decoder->hidden, decoder->mean, decoder->rstd, decoder->x, decoder->x, decoder->branch,
-                      dropout_of(0, NULL, NULL), model->weights.lnf_weight, model->weights.lnf_bias, n, C,
-                      model->stream);
+    residual_layernorm_forward(decoder->hidden, decoder->mean, decoder->rstd, decoder->x, decoder->x, decoder->branch,
+                               dropout_of(0, NULL, NULL), model->weights.lnf_weight, model->weights.lnf_bias, n, C,
+                               model->stream);
     cuda_check(cudaStreamSynchronize(model->stream)); // `tokens` is the caller's again
     decoder->position += n;
 }
@@ -115,7 +136,7 @@ static int decoder_most_rows(const Decoder *decoder) {
 
 // logits (n,V) in host memory of rows first .. first + n - 1 of `hidden`, which go through a copy that begins where
 // cuBLASLt likes it to.
-static void logits_of_rows(Decoder *decoder, float *logits, int first, int n) {
+static void fetch_logits(Decoder *decoder, float *logits, int first, int n) {
     GPT2 *model = decoder->model;
     size_t C = (size_t)model->config.C, V = (size_t)model->config.V, padded = (size_t)padded_vocabulary((int)V);
     MatmulShape shape = matmul_shape(n, (int)padded, (int)C, MATMUL_PLAIN);
@@ -130,109 +151,87 @@ static void logits_of_rows(Decoder *decoder, float *logits, int first, int n) {
         for (size_t v = 0; v < V; v++) logits[i * V + v] = to_float(decoder->host[i * padded + v]);
 }
 
-// Feeds n tokens and returns the logits (V) behind the last, in host memory. With `all_logits` (n,V) those of every token
-// go there too.
-static const float *gpt2_step(Decoder *decoder, const int *tokens, int n, float *all_logits) {
+// Feeds n tokens, the first of them at `position`, and returns the logits (V) after the last, in host memory. With
+// `all_logits` (n,V) those after every token go there too.
+static const float *decoder_step(Decoder *decoder, const int *tokens, int n, int position, float *all_logits) {
     size_t V = (size_t)decoder->model->config.V;
     int rows = 0, most = decoder_most_rows(decoder);
+    decoder->position = position;
     for (int start = 0; start < n; start += rows) {
         rows = n - start < most ? n - start : most;
-        decoder_block(decoder, tokens + start, rows);
-        if (all_logits) logits_of_rows(decoder, all_logits + (size_t)start * V, 0, rows);
+        decoder_rows(decoder, tokens + start, rows);
+        if (all_logits) fetch_logits(decoder, all_logits + (size_t)start * V, 0, rows);
     }
-    logits_of_rows(decoder, decoder->last.data(), rows - 1, 1);
+    fetch_logits(decoder, decoder->last.data(), rows - 1, 1);
     return decoder->last.data();
 }
 
-// The losses of one row of tokens, from position 0; where the target is below 0 it is 0.
-static void gpt2_row_losses(Decoder *decoder, double *losses, const int *inputs, const int *targets, int T) {
+// The sum of the losses of a row of T tokens from position 0; targets below 0 do not count.
+static inline double decoder_row_loss(Decoder *decoder, const int *inputs, const int *targets, int T) {
     GPT2 *model = decoder->model;
     int most = decoder_most_rows(decoder), C = model->config.C, V = model->config.V;
-    std::vector<float> found((size_t)most);
+    std::vector<float> losses((size_t)most);
+    double sum = 0;
     decoder->position = 0;
     for (int start = 0, rows; start < T; start += rows) {
         rows = T - start < most ? T - start : most;
-        decoder_block(decoder, inputs + start, rows);
+        decoder_rows(decoder, inputs + start, rows);
         cuda_check(cudaMemcpyAsync(decoder->targets, targets + start, (size_t)rows * sizeof(int),
                                    cudaMemcpyHostToDevice, model->stream));
         head_forward_backward(decoder->losses, NULL, NULL, decoder->hidden, model->weights.wte, decoder->targets, NULL,
-                              rows, C, V, rows, 0, decoder->logits, model->stream);
-        cuda_check(cudaMemcpyAsync(found.data(), decoder->losses, (size_t)rows * sizeof(float), cudaMemcpyDeviceToHost,
+                              rows, C, V, 0, decoder->logits, rows, model->stream);
+        cuda_check(cudaMemcpyAsync(losses.data(), decoder->losses, (size_t)rows * sizeof(float), cudaMemcpyDeviceToHost,
                                    model->stream));
         cuda_check(cudaStreamSynchronize(model->stream));
-        for (int i = 0; i < rows; i++) losses[start + i] = found[(size_t)i];
+        for (int i = 0; i < rows; i++) sum += losses[(size_t)i];
     }
+    return sum;
 }
 
-#ifndef GPT2_SAMPLER_ONLY // test_gpt2.cu takes what is above
+#ifndef GPT2_MODEL_ONLY // tests take what is above
 // ---------------------------------------------------------------------------------------------------------------------
-// What the program (core/sample/sampler.c) asks of the model
-
-struct SampledModel {
-    GPT2 model;
-    Decoder decoder;
-    float *kept; // the caches behind the prompt, (L, cache_size)
-};
-
-static void *sampled_create(const GPT2Config *config, const Attention *attention,
-                            const AttentionConfig *attention_config) {
-    const AttentionGPU *on_device = gpu_attention(attention, attention_config);
-    SampledModel *sampled = new SampledModel();
-    gpt2_create(&sampled->model, config, on_device, attention_config, 0, 0, 0, RECOMPUTE_NONE);
-    return sampled;
-}
-
-static void sampled_begin(void *model, const SampleSettings *) {
-    SampledModel *sampled = (SampledModel *)model;
-    parameters_gpu_send(&sampled->model.parameters, sampled->model.stream);
-    decoder_create(&sampled->decoder, &sampled->model);
-}
-
-static void sampled_free(void *model) {
-    SampledModel *sampled = (SampledModel *)model;
-    decoder_free(&sampled->decoder);
-    gpt2_free(&sampled->model);
-    if (sampled->kept) cuda_check(cudaFree(sampled->kept));
-    delete sampled;
-}
-
-static const float *sampled_step(void *model, int position, const int *tokens, int n, float *all_logits) {
-    Decoder *decoder = &((SampledModel *)model)->decoder;
-    decoder->position = position;
-    return gpt2_step(decoder, tokens, n, all_logits);
-}
-
-static size_t past_bytes(const SampledModel *sampled) {
-    return (size_t)sampled->model.config.L * sampled->decoder.cache_size * sizeof(float);
-}
-
-static void sampled_keep_past(void *model) {
-    SampledModel *sampled = (SampledModel *)model;
-    size_t bytes = past_bytes(sampled);
-    if (!bytes) return;
-    if (!sampled->kept) cuda_check(cudaMalloc((void **)&sampled->kept, bytes));
-    cuda_check(
-        cudaMemcpyAsync(sampled->kept, sampled->decoder.cache, bytes, cudaMemcpyDeviceToDevice, sampled->model.stream));
-}
-
-static void sampled_restore_past(void *model) {
-    SampledModel *sampled = (SampledModel *)model;
-    if (sampled->kept)
-        cuda_check(cudaMemcpyAsync(sampled->decoder.cache, sampled->kept, past_bytes(sampled), cudaMemcpyDeviceToDevice,
-                                   sampled->model.stream));
-}
-
-static void sampled_row_losses(void *model, double *losses, const int *inputs, const int *targets, int T) {
-    gpt2_row_losses(&((SampledModel *)model)->decoder, losses, inputs, targets, T);
-}
+// The program
 
 int main(int argc, char **argv) {
-    SamplerBackend gpu = {};
-    gpu.prefill_rows = PREFILL_ROWS;
-    gpu.create = sampled_create, gpu.begin = sampled_begin, gpu.free = sampled_free;
-    gpu.tensors = [](void *model) { return gpt2_tensors(&((SampledModel *)model)->model); };
-    gpu.step = sampled_step, gpu.row_losses = sampled_row_losses;
-    gpu.keep_past = sampled_keep_past, gpu.restore_past = sampled_restore_past;
-    return sampler_main(&gpu, argc, argv);
+    static Sampling sampling;
+    static GPT2 model;
+    static Decoder decoder;
+    Feed feed;
+    threads_restart_with_wait_policy(argv);
+    sampling_open(&sampling, PREFILL_ROWS, 0, argc, argv);
+    gpt2_create(&model, &sampling.config, gpu_attention(sampling.attention, &sampling.attention_config),
+                &sampling.attention_config, 0, 0, TRAINS_NOT, RECOMPUTE_NONE);
+    ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
+    sampling_load(&sampling, &tensors);
+    gpt2_from_host(&model, HOST_TO_FILL);
+    decoder_create(&decoder, &model);
+    sampling_begin(&sampling);
+    if (sampling.loader) { // --loss
+        double loss = 0;
+        while (isfinite(loss) && sampling_next_row(&sampling))
+            loss += decoder_row_loss(&decoder, sampling.inputs, sampling.targets, model.config.max_T);
+        sampling_end_loss(&sampling, loss);
+    } else if (sampling.logits) { // --logits
+        decoder_step(&decoder, sampling.history, sampling.history_count, 0, sampling.logits);
+        sampling_write_logits(&sampling);
+    } else {
+        while (sampling_next_prompt(&sampling)) {
+            if (sampling.past > 0) { // several samples read the prompt once
+                decoder_step(&decoder, sampling.history, sampling.past, 0, NULL);
+                decoder_keep_past(&decoder);
+            }
+            while (sampling_next_sample(&sampling)) {
+                if (sampling.past > 0) decoder_restore_past(&decoder);
+                while (sampling_next_feed(&sampling, &feed)) {
+                    const float *logits = decoder_step(&decoder, feed.tokens, feed.n, feed.position, NULL);
+                    int token = sampling_draw(&sampling, logits);
+                    sampling_put(&sampling, token);
+                }
+            }
+        }
+    }
+    decoder_free(&decoder);
+    gpt2_free(&model);
+    return sampling_end(&sampling);
 }
 #endif

@@ -6,13 +6,10 @@ Tests of the whole model. The Makefile builds this file twice:
 
 What must hold in either precision is tested in both. Run from the project's root.
 */
-#if defined(__GNUC__)
-#pragma GCC diagnostic ignored "-Wunused-function" // the files' part of the model is tested through the programs
-#endif
-#define GPT2_SAMPLER_ONLY
+#define GPT2_MODEL_ONLY
 #include "sample_gpt2.c" // and with it train_gpt2.c
 
-#include "core/math/product.h"
+#include "core/math/gemm.h"
 #include "core/base/test.h"
 
 // The rounding error of one operation, for bounds that hold in both builds.
@@ -89,19 +86,14 @@ static void check_same_bits(const char *what, const real *found, const real *exp
     printf("    %s: differs by %.3g of its largest number\n", what, worst_difference(found, expected, count));
 }
 
-static double dot(const real *a, const real *b, size_t count) {
-    double sum = 0;
-    for (size_t i = 0; i < count; i++) sum += (double)a[i] * (double)b[i];
-    return sum;
-}
-
 // A model of the given attention with its default options, all weights drawn wide so that nothing is nearly linear.
 static const GPT2Config tiny = {.max_T = 12, .V = 19, .L = 2, .NH = 2, .C = 8};
 enum { TINY_B = 2, TINY_T = 9 };
 
 static void initialize(GPT2 *model) {
-    ModelTensors tensors = gpt2_tensors(model);
+    ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
     model_initialize(&tensors, model->seed, 0.02);
+    gpt2_from_host(model, HOST_TO_FILL);
 }
 
 static void create_tiny_recomputing(GPT2 *model, const Attention *attention, float dropout_share, int recompute) {
@@ -149,6 +141,12 @@ static real *gradients_of(const GPT2 *model, size_t *count) {
 
 #ifdef REAL_IS_DOUBLE
 
+static double dot(const real *a, const real *b, size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
 typedef double (*LossFunction)(void *context);
 
 // The derivative of the loss along `direction` (NULL: along x[index]), from four values: the error is of order h^4.
@@ -169,8 +167,8 @@ static double slope(LossFunction loss, void *context, real *x, const real *direc
     return sum / (12 * h);
 }
 
-// How far `expected` is from the slope. Features with a kink (ReLU) and scores near a pole bend within the wider steps, so
-// narrower ones are tried; a wrong gradient is wrong with all of them.
+// How far `expected` is from the slope. Features with a kink (ReLU) and scores near a pole bend within the wider steps,
+// so narrower ones are tried; a wrong gradient is wrong with all of them.
 static double slope_error(LossFunction loss, void *context, real *x, const real *direction, size_t count, size_t index,
                           double expected, double allowed) {
     double error = INFINITY;
@@ -266,7 +264,10 @@ static void layernorm(void) {
 
 static double linear_loss(void *context) {
     Layer *l = context;
-    linear_forward(l->out, l->residual, l->inp, l->weight, l->bias, l->N, l->C, l->OC);
+    if (l->residual)
+        linear_residual_forward(l->out, l->residual, l->inp, l->weight, l->bias, l->N, l->C, l->OC);
+    else
+        linear_forward(l->out, l->inp, l->weight, l->bias, l->N, l->C, l->OC);
     return dot(l->out, l->probe, (size_t)(l->N * l->OC));
 }
 
@@ -369,7 +370,8 @@ typedef struct {
 // With the model's dropout, which is the same as long as the step is.
 static double model_loss(void *context) {
     ModelLoss *l = context;
-    gpt2_hidden(l->model, &l->batch, 1);
+    l->model->batch = l->batch;
+    gpt2_hidden(l->model, 1);
     head_forward_backward(l->model->losses, NULL, NULL, l->model->acts.lnf, l->model->weights.wte, l->batch.targets, 0,
                           TINY_B * TINY_T, tiny.C, tiny.V, 0, l->model->head_work);
     return l->batch.scale * sum_losses(l->model->losses, TINY_B * TINY_T);
@@ -565,8 +567,8 @@ static real *accumulated_gradients(const Attention *attention, int rows_at_once,
     int *inputs = random_tokens(4 * TINY_T, tiny.V), *targets = random_tokens(4 * TINY_T, tiny.V);
     *loss = 0;
     for (int row = 0; row < 4; row += rows_at_once) {
-        MicroBatch batch = whole_batch(inputs + row * TINY_T, targets + row * TINY_T, rows_at_once, TINY_T,
-                                       1.0 / (4 * TINY_T));
+        MicroBatch batch =
+            whole_batch(inputs + row * TINY_T, targets + row * TINY_T, rows_at_once, TINY_T, 1.0 / (4 * TINY_T));
         batch.first_row = row, batch.is_first = row == 0;
         *loss = forward_backward(&model, batch);
     }
@@ -576,8 +578,8 @@ static real *accumulated_gradients(const Attention *attention, int rows_at_once,
     return gradients;
 }
 
-// One batch of four rows and four of one are the same step, up to the rounding of another order of sums. The bound is in
-// roundings of the largest gradient; mechanisms whose divisor can come near zero magnify them.
+// One batch of four rows and four of one are the same step, up to the rounding of another order of sums. The bound is
+// in roundings of the largest gradient; mechanisms whose divisor can come near zero magnify them.
 static void gradient_accumulation(void) {
     for (int i = 0; attention_registry[i]; i++) {
         size_t count;
@@ -595,8 +597,8 @@ static void gradient_accumulation(void) {
 
 // ---- recomputing
 
-// What backward makes again has the bits that forward made: every level of --recompute gives the same gradients, for less
-// memory.
+// What backward makes again has the bits that forward made: every level of --recompute gives the same gradients, for
+// less memory.
 static void recomputing_changes_no_bit(void) {
     for (int i = 0; attention_registry[i]; i++) {
         real *gradients[RECOMPUTE_LEVELS];
@@ -655,7 +657,7 @@ static void training_with_threads(void) {
     for (int i = 0; i < 3; i++) {
         real *once = weights_after_training(threads[i], &count), *twice = weights_after_training(threads[i], &count);
         check_same_bits("the same seed twice", twice, once, count);
-        if (HAVE_OWN_PRODUCT) // BLAS may sum in another order
+        if (HAVE_OWN_GEMM) // BLAS may sum in another order
             check_same_bits("against one thread", once, first, count);
         else
             check_equal_within("against one thread", once, first, count, 200 * ROUNDING);
@@ -808,8 +810,8 @@ static void bad_gradients_are_named(void) {
 static real *forward_logits(GPT2 *model, const int *tokens, int T) {
     int C = model->config.C, V = model->config.V;
     real *logits = memory_allocate((size_t)T * (size_t)V, sizeof(real), "test logits");
-    MicroBatch batch = whole_batch(tokens, NULL, 1, T, 1);
-    gpt2_hidden(model, &batch, 0);
+    model->batch = whole_batch(tokens, NULL, 1, T, 1);
+    gpt2_hidden(model, 0);
     matmul_nt(logits, model->acts.lnf, model->weights.wte, T, V, C, 0);
     return logits;
 }
@@ -823,7 +825,7 @@ static void check_decoding(GPT2 *model, WeightKind kind, const int *tokens, int 
     decoder_create(&decoder, model, kind, 1);
     for (int t = prefill > 0 ? prefill - 1 : 0; t < T; t++) {
         int n = t == prefill - 1 ? prefill : 1;
-        const real *logits = gpt2_step(&decoder, tokens + t + 1 - n, n, NULL);
+        const real *logits = decoder_step(&decoder, tokens + t + 1 - n, n, t + 1 - n, NULL);
         snprintf(what, sizeof what, "%s, prompt of %d, position %d", model->attention->name, prefill, t);
         check_equal_within(what, logits, expected + (size_t)t * (size_t)V, (size_t)V, tolerance);
     }
@@ -885,17 +887,17 @@ enum { SAMPLER_V = 7 };
 static const real sampler_logits[SAMPLER_V] = {0, 2, -1, 3, 1, (real)2.5, -4};
 
 // How often each token comes in 20000 draws.
-static void count_draws(int counts[SAMPLER_V], SamplerSettings settings) {
+static void count_draws(int counts[SAMPLER_V], DrawSettings settings) {
     Candidate candidates[SAMPLER_V];
     memset(counts, 0, SAMPLER_V * sizeof(int));
     for (uint64_t i = 0; i < 20000; i++)
-        counts[sample_token(sampler_logits, SAMPLER_V, &settings, random_uniform(5, i), candidates)]++;
+        counts[draw_token(sampler_logits, SAMPLER_V, &settings, random_uniform(5, i), candidates)]++;
 }
 
 static void sampling_follows_probabilities(void) {
     int counts[SAMPLER_V];
     double sum = 0;
-    count_draws(counts, (SamplerSettings){.temperature = 0.5f, .top_p = 1});
+    count_draws(counts, (DrawSettings){.temperature = 0.5f, .top_p = 1});
     for (int v = 0; v < SAMPLER_V; v++) sum += exp(2 * (double)sampler_logits[v]);
     for (int v = 0; v < SAMPLER_V; v++)
         CHECK_CLOSE(counts[v] / 20000.0, exp(2 * (double)sampler_logits[v]) / sum, 0.012);
@@ -903,17 +905,17 @@ static void sampling_follows_probabilities(void) {
 
 static void sampling_is_cut(void) {
     int counts[SAMPLER_V];
-    count_draws(counts, (SamplerSettings){.temperature = 0, .top_p = 1});
+    count_draws(counts, (DrawSettings){.temperature = 0, .top_p = 1});
     CHECK(counts[3] == 20000);
-    count_draws(counts, (SamplerSettings){.temperature = 1, .top_k = 1, .top_p = 1});
+    count_draws(counts, (DrawSettings){.temperature = 1, .top_k = 1, .top_p = 1});
     CHECK(counts[3] == 20000);
-    count_draws(counts, (SamplerSettings){.temperature = 1, .top_k = 3, .top_p = 1});
+    count_draws(counts, (DrawSettings){.temperature = 1, .top_k = 3, .top_p = 1});
     CHECK(counts[3] > counts[5] && counts[5] > counts[1] && counts[1] > 0 &&
           counts[3] + counts[5] + counts[1] == 20000);
     // Tokens 3 and 5 have 0.44 and 0.27 of the probability: both are needed for 0.6, and no other.
-    count_draws(counts, (SamplerSettings){.temperature = 1, .top_p = 0.6f});
+    count_draws(counts, (DrawSettings){.temperature = 1, .top_p = 0.6f});
     CHECK(counts[3] > counts[5] && counts[5] > 0 && counts[3] + counts[5] == 20000);
-    count_draws(counts, (SamplerSettings){.temperature = 1, .top_p = 1e-6f});
+    count_draws(counts, (DrawSettings){.temperature = 1, .top_p = 1e-6f});
     CHECK(counts[3] == 20000);
 }
 
@@ -923,13 +925,13 @@ static void sampling_takes_any_numbers(void) {
     enum { V = 50, ODD = sizeof odd / sizeof odd[0] };
     Candidate candidates[V];
     real logits[V];
-    const SamplerSettings settings[] = {{0, 0, 1},    {1, 0, 1},      {1, 40, 1},        {1, 40, 0.5f},
-                                        {NAN, 40, 1}, {-1, 40, 0.5f}, {1e-38f, 3, 0.5f}, {1, 40, NAN}};
+    const DrawSettings settings[] = {{0, 0, 1},    {1, 0, 1},      {1, 40, 1},        {1, 40, 0.5f},
+                                     {NAN, 40, 1}, {-1, 40, 0.5f}, {1e-38f, 3, 0.5f}, {1, 40, NAN}};
     for (int count = 1; count <= V; count += 7)
         for (int kind = 0; kind < ODD; kind++)
             for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
                 for (int v = 0; v < V; v++) logits[v] = v < count ? odd[kind] : (real)v / V;
-                int token = sample_token(logits, V, &settings[s], 0.5, candidates);
+                int token = draw_token(logits, V, &settings[s], 0.5, candidates);
                 CHECK(isfinite(odd[kind]) ? token >= 0 && token < V : token == -1);
             }
 }

@@ -3,8 +3,8 @@ The CPU trainer: GPT-2's forward and backward pass, AdamW and the training loop,
 
 Layers come first, each one's forward and backward side by side; then the model that strings them together; then the
 optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d` + the
-forward name; N = B*T rows. Weights are stored (in, out) as Hugging Face's GPT-2 stores them. `real` is float; the gradient
-tests compile this same file in double.
+forward name; N = B*T rows. Weights are stored (in, out) as Hugging Face's GPT-2 stores them. `real` is float; the
+gradient tests compile this same file in double.
 
 Weight gradients take `beta`: 0 overwrites (the first micro-batch of a step, so that no pass has to zero them), 1 adds.
 Sums over rows are cut into blocks of a fixed size, so that they give the same bits with any number of threads.
@@ -18,8 +18,8 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 #include "core/base/random.h"
 #include "core/ranks/sharing.h"
 #include "core/base/threads.h"
-#include "core/train/training.h"
-#include "core/math/vector_math.h"
+#include "core/train/trouble.h"
+#include "core/base/vector_math.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -102,8 +102,8 @@ static void layernorm_backward_row(real *dx, real *dweight, real *dbias, const r
     }
 }
 
-// dsum (columns) = beta * dsum + the sum over `count` rows of part, whose rows are `stride` apart; by the threads of the
-// parallel region at hand, without a barrier at the end.
+// dsum (columns) = beta * dsum + the sum over `count` rows of part, whose rows are `stride` apart; by the threads of
+// the parallel region at hand, without a barrier at the end.
 static void sum_rows(real *dsum, const real *part, size_t stride, int count, int columns, real beta) {
 #pragma omp for schedule(static) nowait
     for (int start = 0; start < columns; start += COLUMN_SLICE) {
@@ -144,37 +144,11 @@ static size_t layernorm_work(size_t N, size_t C) {
     return (N + ROW_BLOCK - 1) / ROW_BLOCK * 2 * C;
 }
 
-// out (N,OC) = inp (N,C) weight (C,OC) + bias (OC) [+ residual (N,OC)]. The product adds to what is already there, so
-// that bias and residual cost no pass of their own.
-static void linear_forward(real *out, const real *residual, const real *inp, const real *weight, const real *bias,
-                           int N, int C, int OC) {
-    profile_work(WORK_PRODUCTS);
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < N; n++) {
-        real *row = out + (size_t)n * OC;
-        if (!residual)
-            memcpy(row, bias, (size_t)OC * sizeof(real));
-        else
-            for (int c = 0; c < OC; c++) row[c] = bias[c] + residual[(size_t)n * OC + c];
-    }
-    matmul(out, inp, weight, N, OC, C, 1);
-}
-
-// Overwrites dinp (N,C).
-static void linear_backward(real *dinp, real *dweight, real *dbias, const real *dout, const real *inp,
-                            const real *weight, int N, int C, int OC, real beta) {
-    profile_work(WORK_PRODUCTS);
-    matmul_nt(dinp, dout, weight, N, C, OC, 0);
-    matmul_tn(dweight, inp, dout, C, OC, N, beta);
-#pragma omp parallel
-    sum_rows(dbias, dout, (size_t)OC, N, OC, beta);
-}
-
 // GELU in its tanh form. 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), which needs one exponential; the two agree for all u.
 static const real GELU_SCALE = (real)0.7978845608028654, GELU_CUBIC = (real)0.044715; // sqrt(2/pi)
 
-// Threads get whole blocks: the exponential of a number that is left over behind the last vector has other last bits, and
-// which numbers these are must not depend on how many threads there are.
+// Threads get whole blocks: the exponential of a number that is left over after the last vector has other last bits,
+// and which numbers these are must not depend on how many threads there are.
 enum { GELU_BLOCK = 1024 };
 
 static inline real gelu_of(real x) {
@@ -199,9 +173,38 @@ static void gelu_backward(real *dout, const real *inp, size_t count) {
     }
 }
 
-// Zeroes a share p of the numbers and scales the others by 1/(1-p), in place. Number i of row r of the whole step's batch
-// always gets the same verdict, so backward repeats the mask instead of storing it, and neither the thread count nor the
-// split into micro-batches and ranks matters. Forward and backward are the same function.
+// out (N,OC) = inp (N,C) weight (C,OC) + bias (OC). The product adds to what is already there, so that the bias costs
+// no pass of its own.
+static void linear_forward(real *out, const real *inp, const real *weight, const real *bias, int N, int C, int OC) {
+    profile_work(WORK_PRODUCTS);
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < N; n++) memcpy(out + (size_t)n * OC, bias, (size_t)OC * sizeof(real));
+    matmul(out, inp, weight, N, OC, C, 1);
+}
+
+// The same + residual (N,OC).
+static void linear_residual_forward(real *out, const real *residual, const real *inp, const real *weight,
+                                    const real *bias, int N, int C, int OC) {
+    profile_work(WORK_PRODUCTS);
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < N; n++)
+        for (int c = 0; c < OC; c++) out[(size_t)n * OC + c] = bias[c] + residual[(size_t)n * OC + c];
+    matmul(out, inp, weight, N, OC, C, 1);
+}
+
+// Overwrites dinp (N,C).
+static void linear_backward(real *dinp, real *dweight, real *dbias, const real *dout, const real *inp,
+                            const real *weight, int N, int C, int OC, real beta) {
+    profile_work(WORK_PRODUCTS);
+    matmul_nt(dinp, dout, weight, N, C, OC, 0);
+    matmul_tn(dweight, inp, dout, C, OC, N, beta);
+#pragma omp parallel
+    sum_rows(dbias, dout, (size_t)OC, N, OC, beta);
+}
+
+// Zeroes a share p of the numbers and scales the others by 1/(1-p), in place. Number i of row r of the whole step's
+// batch always gets the same verdict, so backward repeats the mask instead of storing it, and neither the thread count
+// nor the split into micro-batches and ranks matters. Forward and backward are the same function.
 static void dropout(real *x, size_t rows, size_t columns, size_t first_row, float p, uint64_t key) {
     if (p == 0) return;
     profile_work(WORK_DROPOUT);
@@ -250,8 +253,8 @@ static double cross_entropy_row(real *logits, int target, real scale, int V, int
     return log((double)sum) - (double)(target_logit - largest);
 }
 
-// hidden (N,C), wte (V,C), targets (N) -> losses (N). With dhidden (N,C) also the gradients of scale * sum of losses, made
-// in the same pass: dhidden is overwritten, dwte (V,C) follows beta. work: head_work(N, V) numbers.
+// hidden (N,C), wte (V,C), targets (N) -> losses (N). With dhidden (N,C) also the gradients of scale * sum of losses,
+// made in the same pass: dhidden is overwritten, dwte (V,C) follows beta. work: head_work(N, V) numbers.
 static void head_forward_backward(double *losses, real *dhidden, real *dwte, const real *hidden, const real *wte,
                                   const int *targets, real scale, int N, int C, int V, real beta, real *work) {
     profile_work(WORK_HEAD);
@@ -285,6 +288,7 @@ typedef struct {                       // in the order of enum LayerTensor (core
     real *fc_weight, *fc_bias;         // (C,4C), (4C)
     real *fcproj_weight, *fcproj_bias; // (4C,C), (C)
 } LayerWeights;
+_Static_assert(sizeof(LayerWeights) == LAYER_TENSORS * sizeof(real *), "also an array of pointers: see name_weights");
 
 typedef struct { // the weights, or their gradients
     real *wte;   // (V,C)
@@ -293,7 +297,7 @@ typedef struct { // the weights, or their gradients
     real *lnf_weight, *lnf_bias; // (C), (C)
 } Weights;
 
-typedef struct {                     // what a layer keeps from forward to backward; N = B*T rows. Pointers only
+typedef struct {                     // what a layer keeps from forward to backward; N = B*T rows
     real *ln1, *ln1_mean, *ln1_rstd; // (N,C), (N), (N)
     real *qkv;                       // (N,3C)
     real *attention_saved;           // the mechanism's own
@@ -303,6 +307,9 @@ typedef struct {                     // what a layer keeps from forward to backw
     real *fc, *fc_gelu;              // (N,4C), (N,4C)
     real *residual_out;              // (N,C): after the MLP
 } LayerActivations;
+enum { LAYER_ACTIVATIONS = 13 };
+_Static_assert(sizeof(LayerActivations) == LAYER_ACTIVATIONS * sizeof(real *),
+               "also an array of pointers: see share_activations");
 
 typedef struct {
     real *embedded; // (N,C)
@@ -314,7 +321,7 @@ typedef struct {     // scratch of backward: one set for all layers
     real *dresidual; // (N,C)
     real *dhidden;   // (N,C)
     real *dwide;     // (N,4C): the MLP's inside, or dqkv; where the logits were, which are gone by then
-    real *dbranch;   // (N,C): dresidual behind the dropout mask
+    real *dbranch;   // (N,C): dresidual times the dropout mask
 } BackwardScratch;
 
 typedef struct {
@@ -376,28 +383,30 @@ static void name_weights(Weights *weights, const GPT2 *model, int gradients) {
     weights->lnf_bias = next_tensor(&next, gradients);
 }
 
-// The places of one layer's activations. With --recompute the layers share one place for those that backward makes again.
-static void plan_layer(GPT2 *model, int l) {
-    size_t N = (size_t)model->attention_config.B * (size_t)model->attention_config.T, C = (size_t)model->config.C;
+// The places of one layer's activations. With --recompute the layers share one place for those that backward makes
+// again.
+static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
     LayerActivations *a = &model->acts.layers[l];
     struct {
         real **slot;
         size_t count;
         Recompute shared_from; // the lowest level that makes it again
-    } places[] = {{&a->ln1, N * C, RECOMPUTE_CHEAP},
-                  {&a->ln1_mean, N, RECOMPUTE_BLOCKS},
-                  {&a->ln1_rstd, N, RECOMPUTE_BLOCKS},
-                  {&a->qkv, N * 3 * C, RECOMPUTE_BLOCKS},
-                  {&a->attention_saved, model->attention->saved_size(&model->attention_config), RECOMPUTE_BLOCKS},
-                  {&a->attention_out, N * C, RECOMPUTE_BLOCKS},
-                  {&a->residual_mid, N * C, RECOMPUTE_BLOCKS},
-                  {&a->ln2, N * C, RECOMPUTE_CHEAP},
-                  {&a->ln2_mean, N, RECOMPUTE_BLOCKS},
-                  {&a->ln2_rstd, N, RECOMPUTE_BLOCKS},
-                  {&a->fc, N * 4 * C, RECOMPUTE_BLOCKS},
-                  {&a->fc_gelu, N * 4 * C, RECOMPUTE_CHEAP},
-                  {&a->residual_out, N * C, RECOMPUTE_LEVELS}};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+    } places[LAYER_ACTIVATIONS] = {
+        {&a->ln1, N * C, RECOMPUTE_CHEAP},
+        {&a->ln1_mean, N, RECOMPUTE_BLOCKS},
+        {&a->ln1_rstd, N, RECOMPUTE_BLOCKS},
+        {&a->qkv, N * 3 * C, RECOMPUTE_BLOCKS},
+        {&a->attention_saved, model->attention->saved_size(&model->attention_config), RECOMPUTE_BLOCKS},
+        {&a->attention_out, N * C, RECOMPUTE_BLOCKS},
+        {&a->residual_mid, N * C, RECOMPUTE_BLOCKS},
+        {&a->ln2, N * C, RECOMPUTE_CHEAP},
+        {&a->ln2_mean, N, RECOMPUTE_BLOCKS},
+        {&a->ln2_rstd, N, RECOMPUTE_BLOCKS},
+        {&a->fc, N * 4 * C, RECOMPUTE_BLOCKS},
+        {&a->fc_gelu, N * 4 * C, RECOMPUTE_CHEAP},
+        {&a->residual_out, N * C, RECOMPUTE_LEVELS},
+    };
+    for (int i = 0; i < LAYER_ACTIVATIONS; i++)
         if (l == 0 || model->recompute < (int)places[i].shared_from)
             arena_plan(&model->activation_arena, places[i].slot, places[i].count);
 }
@@ -405,22 +414,20 @@ static void plan_layer(GPT2 *model, int l) {
 // What plan_layer left without a place of its own is the first layer's.
 static void share_activations(LayerActivations *a, const LayerActivations *first) {
     real **own = (real **)a, *const *shared = (real *const *)first;
-    for (size_t i = 0; i < sizeof *a / sizeof(real *); i++)
+    for (int i = 0; i < LAYER_ACTIVATIONS; i++)
         if (!own[i]) own[i] = shared[i];
 }
 
-static void plan_activations(GPT2 *model) {
-    size_t N = (size_t)model->attention_config.B * (size_t)model->attention_config.T, C = (size_t)model->config.C;
+static void plan_activations(GPT2 *model, size_t N, size_t C) {
     Arena *arena = &model->activation_arena;
     Activations *acts = &model->acts;
     acts->layers = memory_allocate_zeroed((size_t)model->config.L, sizeof(LayerActivations), "the list of layers");
     arena_plan(arena, &acts->embedded, N * C);
-    for (int l = 0; l < model->config.L; l++) plan_layer(model, l);
+    for (int l = 0; l < model->config.L; l++) plan_layer(model, l, N, C);
     arena_plan(arena, &acts->lnf, N * C), arena_plan(arena, &acts->lnf_mean, N), arena_plan(arena, &acts->lnf_rstd, N);
 }
 
-static void plan_scratch(GPT2 *model) {
-    size_t N = (size_t)model->attention_config.B * (size_t)model->attention_config.T, C = (size_t)model->config.C;
+static void plan_scratch(GPT2 *model, size_t N, size_t C) {
     Arena *arena = &model->scratch_arena;
     size_t logits = head_work(N, model->config.V), wide = N * 4 * C;
     arena_plan(arena, &model->head_work, logits > wide ? logits : wide);
@@ -449,12 +456,12 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, const Attention *at
                     .constant_arena = {.what = "attention constants"},
                     .activation_arena = {.what = "activations"},
                     .scratch_arena = {.what = "scratch"}};
-    size_t constant_count;
+    size_t N = (size_t)attention_config->B * (size_t)attention_config->T, C = (size_t)config->C, constant_count;
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
     attention_constants(attention, attention_config, list, &constant_count);
     plan_parameters(model);
     arena_plan(&model->scratch_arena, &model->attention_work, attention->work_size(attention_config));
-    if (trains) plan_activations(model), plan_scratch(model);
+    if (trains) plan_activations(model, N, C), plan_scratch(model, N, C);
     model->constants = memory_allocate_zeroed((size_t)config->L, sizeof(real *), "the list of constants");
     for (int l = 0; l < config->L; l++) arena_plan(&model->constant_arena, &model->constants[l], constant_count);
 }
@@ -464,7 +471,8 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *
                         const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
                         int recompute) {
     gpt2_plan(model, config, attention, attention_config, dropout_share, seed, trains, recompute);
-    model->losses = memory_allocate((size_t)attention_config->B * (size_t)attention_config->T, sizeof(double), "the losses");
+    size_t N = (size_t)attention_config->B * (size_t)attention_config->T;
+    model->losses = memory_allocate(N, sizeof(double), "the losses");
     arena_allocate(&model->weight_arena);
     arena_allocate(&model->constant_arena);
     arena_allocate(&model->activation_arena);
@@ -486,21 +494,17 @@ static void gpt2_free(GPT2 *model) {
     free(model->constants), free(model->losses);
 }
 
-// What files hold of the model; core/model/gpt2_parameters.h reads, writes and initialises it.
-static ModelTensors gpt2_tensors(const GPT2 *model) {
+// What files hold of the model (core/model/gpt2_parameters.h reads, writes and initialises it), in host memory: to be
+// saved, when the first rank has all of it, or to be filled from a file. All ranks call it: with ZeRO each has a part
+// of the moments.
+static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
+    if (model->sharing) sharing_join_moments(model->sharing, purpose == HOST_TO_SAVE);
     return (ModelTensors){.config = model->config,
                           .attention = model->attention,
                           .attention_config = model->attention_config,
                           .parameters = model->parameters,
                           .count = model->parameter_count,
                           .constants = model->constants};
-}
-
-// The same in host memory: to be saved, when the first rank has all of it, or to be filled from a file. All ranks call it:
-// with ZeRO each has a part of the moments.
-static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
-    if (model->sharing) sharing_join_moments(model->sharing, purpose == HOST_TO_SAVE);
-    return gpt2_tensors(model);
 }
 
 // Ends what gpt2_to_host began; what was filled in is the model's from now on.
@@ -511,8 +515,9 @@ static void gpt2_from_host(GPT2 *model, HostPurpose purpose) {
 // dropout of x (N,C) at one of the model's sites, with the share that is asked for; forward and backward
 static void dropout_at(const GPT2 *model, real *x, int site, float share) {
     const MicroBatch *batch = &model->batch;
-    dropout(x, (size_t)(batch->B * batch->T), (size_t)model->config.C, (size_t)batch->first_row * (size_t)batch->T, share,
-            dropout_key(model->seed, batch->step, site, model->config.L));
+    uint64_t key = dropout_key(model->seed, batch->step, site, model->config.L);
+    dropout(x, (size_t)(batch->B * batch->T), (size_t)model->config.C, (size_t)batch->first_row * (size_t)batch->T,
+            share, key);
 }
 
 static AttentionConfig attention_config_now(const GPT2 *model) {
@@ -521,46 +526,50 @@ static AttentionConfig attention_config_now(const GPT2 *model) {
     return config;
 }
 
-// x (N,C) -> a->residual_out (N,C); what backward needs stays in `a`.
-static void layer_forward(GPT2 *model, int l, const real *x, float dropout_share) {
+static const real *layer_input(const GPT2 *model, int l) {
+    return l > 0 ? model->acts.layers[l - 1].residual_out : model->acts.embedded;
+}
+
+// The layer's input (N,C) -> residual_out (N,C); what backward needs stays in the layer's activations. `again`: only
+// that is computed, for residual_out stands.
+static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     const LayerWeights *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
+    const real *x = layer_input(model, l);
     AttentionConfig config = attention_config_now(model);
     int N = model->batch.B * model->batch.T, C = model->config.C;
     layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, w->ln1_weight, w->ln1_bias, N, C);
-    linear_forward(a->qkv, NULL, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C);
+    linear_forward(a->qkv, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C);
     profile_work(WORK_ATTENTION);
     model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->constants[l], model->attention_work,
                               &config);
     if (dropout_share == 0) {
-        linear_forward(a->residual_mid, x, a->attention_out, w->proj_weight, w->proj_bias, N, C, C);
+        linear_residual_forward(a->residual_mid, x, a->attention_out, w->proj_weight, w->proj_bias, N, C, C);
     } else {
-        linear_forward(a->residual_mid, NULL, a->attention_out, w->proj_weight, w->proj_bias, N, C, C);
+        linear_forward(a->residual_mid, a->attention_out, w->proj_weight, w->proj_bias, N, C, C);
         dropout_at(model, a->residual_mid, l + 1, dropout_share);
 #pragma omp parallel for simd schedule(static)
         for (size_t i = 0; i < (size_t)N * (size_t)C; i++) a->residual_mid[i] += x[i];
     }
     layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, w->ln2_weight, w->ln2_bias, N, C);
-    linear_forward(a->fc, NULL, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C);
+    linear_forward(a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C);
     gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C);
-    linear_forward(a->residual_out, a->residual_mid, a->fc_gelu, w->fcproj_weight, w->fcproj_bias, N, 4 * C, C);
+    if (!again)
+        linear_residual_forward(a->residual_out, a->residual_mid, a->fc_gelu, w->fcproj_weight, w->fcproj_bias, N,
+                                4 * C, C);
 }
 
-// The batch's inputs (B,T) -> acts.lnf (B*T,C). `training` turns dropout on.
-static void gpt2_hidden(GPT2 *model, const MicroBatch *batch, int training) {
+// model->batch's inputs (B,T) -> acts.lnf (B*T,C). `training` turns dropout on.
+static void gpt2_hidden(GPT2 *model, int training) {
     Activations *acts = &model->acts;
-    int N = batch->B * batch->T, C = model->config.C;
+    const MicroBatch *batch = &model->batch;
+    int N = batch->B * batch->T, C = model->config.C, L = model->config.L;
     float dropout_share = training ? model->dropout : 0;
-    model->batch = *batch;
     embedding_forward(acts->embedded, batch->inputs, model->weights.wte, model->weights.wpe, N, batch->T, C);
     dropout_at(model, acts->embedded, 0, dropout_share);
-    const real *x = acts->embedded;
-    for (int l = 0; l < model->config.L; l++) {
-        layer_forward(model, l, x, dropout_share);
-        x = acts->layers[l].residual_out;
-    }
-    layernorm_forward(acts->lnf, acts->lnf_mean, acts->lnf_rstd, x, model->weights.lnf_weight, model->weights.lnf_bias,
-                      N, C);
+    for (int l = 0; l < L; l++) layer_forward(model, l, dropout_share, 0);
+    layernorm_forward(acts->lnf, acts->lnf_mean, acts->lnf_rstd, layer_input(model, L), model->weights.lnf_weight,
+                      model->weights.lnf_bias, N, C);
 }
 
 static double sum_losses(const double *losses, int N) {
@@ -570,20 +579,22 @@ static double sum_losses(const double *losses, int N) {
 }
 
 // The sum of the losses over all targets (B,T) that are not negative, in nats; without dropout.
-static double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
+static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     int N = batch->B * batch->T;
-    gpt2_hidden(model, batch, 0);
+    model->batch = *batch;
+    gpt2_hidden(model, 0);
     head_forward_backward(model->losses, NULL, NULL, model->acts.lnf, model->weights.wte, batch->targets, 0, N,
                           model->config.C, model->config.V, 0, model->head_work);
     return sum_losses(model->losses, N);
 }
 
-// Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to the
-// last hidden state in back.dhidden and the head's share of dwte. Adds to the step's loss.
-static void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
+// Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to
+// the last hidden state in back.dhidden and the head's share of dwte. Adds to the step's loss.
+static inline void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
     int N = batch->B * batch->T;
     profile_phase(PHASE_FORWARD);
-    gpt2_hidden(model, batch, 1);
+    model->batch = *batch;
+    gpt2_hidden(model, 1);
     head_forward_backward(model->losses, model->back.dhidden, model->dweights.wte, model->acts.lnf, model->weights.wte,
                           batch->targets, (real)batch->scale, N, model->config.C, model->config.V,
                           batch->is_first ? 0 : 1, model->head_work);
@@ -592,29 +603,29 @@ static void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
 
 // Makes what --recompute did not keep again, by the same functions, so that the same bits come out. The last layer's
 // still stand: it is the first that backward comes to.
-static void recompute_layer(GPT2 *model, int l, const real *x) {
+static void recompute_layer(GPT2 *model, int l) {
     const LayerWeights *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     int N = model->batch.B * model->batch.T, C = model->config.C;
     if (model->recompute == RECOMPUTE_NONE || l == model->config.L - 1) return;
     if (model->recompute == RECOMPUTE_BLOCKS) {
-        layer_forward(model, l, x, model->dropout);
+        layer_forward(model, l, model->dropout, 1);
         return;
     }
-    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, w->ln1_weight, w->ln1_bias, N, C);
+    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, layer_input(model, l), w->ln1_weight, w->ln1_bias, N, C);
     layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, w->ln2_weight, w->ln2_bias, N, C);
     gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C);
 }
 
-// back.dresidual (N,C): the gradient at the layer's output becomes the gradient at its input x.
-static void layer_backward(GPT2 *model, int l, const real *x, real beta) {
+// back.dresidual (N,C): the gradient at the layer's output becomes the gradient at its input.
+static void layer_backward(GPT2 *model, int l, real beta) {
     const LayerWeights *w = &model->weights.layers[l];
     LayerWeights *dw = &model->dweights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     BackwardScratch *s = &model->back;
     AttentionConfig config = attention_config_now(model);
     int N = model->batch.B * model->batch.T, C = model->config.C;
-    recompute_layer(model, l, x);
+    recompute_layer(model, l);
     linear_backward(s->dwide, dw->fcproj_weight, dw->fcproj_bias, s->dresidual, a->fc_gelu, w->fcproj_weight, N, 4 * C,
                     C, beta);
     gelu_backward(s->dwide, a->fc, (size_t)N * 4 * (size_t)C);
@@ -633,13 +644,13 @@ static void layer_backward(GPT2 *model, int l, const real *x, real beta) {
     model->attention->backward(s->dwide, s->dhidden, a->qkv, a->attention_out, a->attention_saved, model->constants[l],
                                model->attention_work, &config);
     linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, N, C, 3 * C, beta);
-    layernorm_backward(s->dresidual, dw->ln1_weight, dw->ln1_bias, s->dhidden, x, a->ln1_mean, a->ln1_rstd,
-                       w->ln1_weight, N, C, beta, model->layernorm_work);
+    layernorm_backward(s->dresidual, dw->ln1_weight, dw->ln1_bias, s->dhidden, layer_input(model, l), a->ln1_mean,
+                       a->ln1_rstd, w->ln1_weight, N, C, beta, model->layernorm_work);
 }
 
-// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the others
-// add to them; after its last one each layer's go to the other ranks as soon as they are made.
-static void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
+// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the
+// others add to them; after its last one each layer's go to the other ranks as soon as they are made.
+static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
     Activations *acts = &model->acts;
     const real beta = batch->is_first ? 0 : 1;
     int N = model->batch.B * model->batch.T, C = model->config.C, L = model->config.L;
@@ -647,10 +658,10 @@ static void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
     memset(model->back.dresidual, 0, (size_t)N * (size_t)C * sizeof(real));
     if (beta == 0) memset(model->dweights.wpe, 0, (size_t)model->config.max_T * (size_t)C * sizeof(real));
     layernorm_backward(model->back.dresidual, model->dweights.lnf_weight, model->dweights.lnf_bias, model->back.dhidden,
-                       L > 0 ? acts->layers[L - 1].residual_out : acts->embedded, acts->lnf_mean, acts->lnf_rstd,
-                       model->weights.lnf_weight, N, C, beta, model->layernorm_work);
+                       layer_input(model, L), acts->lnf_mean, acts->lnf_rstd, model->weights.lnf_weight, N, C, beta,
+                       model->layernorm_work);
     for (int l = L - 1; l >= 0; l--) {
-        layer_backward(model, l, l > 0 ? acts->layers[l - 1].residual_out : acts->embedded, beta);
+        layer_backward(model, l, beta);
         if (model->sharing && batch->is_last) sharing_ready(model->sharing, 2 + l * LAYER_TENSORS);
     }
     dropout_at(model, model->back.dresidual, 0, model->dropout);
@@ -659,7 +670,7 @@ static void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
 
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
 // backward; the attention by its own count. The head counts, the embedding look-up does not.
-static double gpt2_flops_per_token(const GPT2 *model) {
+static inline double gpt2_flops_per_token(const GPT2 *model) {
     double C = model->config.C, matrices = model->config.L * 12.0 * C * C + (double)model->config.V * C;
     return 6 * matrices + 3 * model->config.L * model->attention->flops(&model->attention_config);
 }
@@ -673,7 +684,8 @@ static size_t norm_blocks(size_t count) {
     return (count + NORM_BLOCK - 1) / NORM_BLOCK;
 }
 
-// The sum of squares of each block of x, shared among the threads of the parallel region at hand; no barrier at the end.
+// The sum of squares of each block of x, shared among the threads of the parallel region at hand; no barrier at the
+// end.
 static void block_squares(double *sums, const real *x, size_t count) {
 #pragma omp for schedule(static) nowait
     for (size_t b = 0; b < norm_blocks(count); b++) {
@@ -685,8 +697,9 @@ static void block_squares(double *sums, const real *x, size_t count) {
     }
 }
 
-// The norm of the gradients that are this rank's: alone, all. When it is not finite, *bad is the name of the first tensor
-// whose gradient is not. One parallel region for all tensors: most of them are too short to be worth waking a thread for.
+// The norm of the gradients that are this rank's: alone, all. When it is not finite, *bad is the name of the first
+// tensor whose gradient is not. One parallel region for all tensors: most of them are too short to be worth waking a
+// thread for.
 static double gpt2_gradient_norm(const GPT2 *model, const char **bad) {
     profile_work(WORK_OPTIMIZER);
     size_t blocks = 0, at = 0;
@@ -706,8 +719,8 @@ static double gpt2_gradient_norm(const GPT2 *model, const char **bad) {
     return sqrt(total);
 }
 
-// AdamW's step number `step` (from 0) in one pass over weight, gradient and moments, the clip factor folded in; decay on
-// matrices only.
+// AdamW's step number `step` (from 0) in one pass over weight, gradient and moments, the clip factor folded in; decay
+// on matrices only.
 static void adamw(Parameter *parameters, int count, const Settings *settings, int64_t step, double rate,
                   double gradient_scale) {
     const double t = (double)step + 1;
@@ -737,36 +750,25 @@ static int all_finite(const real *x, size_t count) {
     return finite;
 }
 
-// Where the numbers went bad first: walks the last forward pass in its order, then the gradients.
-static const char *gpt2_find_trouble(const GPT2 *model, const char *bad_gradient) {
-    static char text[128];
+// Where the numbers went bad first in the last forward pass: a place as trouble_describe has it.
+static int gpt2_bad_place(const GPT2 *model) {
     size_t count = (size_t)(model->batch.B * model->batch.T) * (size_t)model->config.C;
-    if (!all_finite(model->acts.embedded, count)) return "the embeddings";
-    for (int l = 0; l < model->config.L; l++) {
-        const LayerActivations *a = &model->acts.layers[l];
-        const struct {
-            const char *name;
-            const real *values;
-            size_t count;
-        } tensors[] = {{"qkv", a->qkv, 3 * count},
-                       {"attention output", a->attention_out, count},
-                       {"attention projection", a->residual_mid, count},
-                       {"MLP", a->fc, 4 * count},
-                       {"output", a->residual_out, count}};
-        size_t first = model->recompute == RECOMPUTE_BLOCKS ? 4 : 0; // the others are not this layer's any more
-        for (size_t i = first; i < sizeof tensors / sizeof *tensors; i++) {
-            if (all_finite(tensors[i].values, tensors[i].count)) continue;
-            snprintf(text, sizeof text, "layer %d's %s", l, tensors[i].name);
-            return text;
-        }
+    int places = model->config.L * LAYER_PLACES;
+    // what blocks that are recomputed share is not this layer's any more
+    int first = model->recompute == RECOMPUTE_BLOCKS ? PLACE_OUTPUT : PLACE_QKV;
+    if (!all_finite(model->acts.embedded, count)) return 0;
+    for (int place = 0; place < places; place++) {
+        const LayerActivations *a = &model->acts.layers[place / LAYER_PLACES];
+        const real *tensors[LAYER_PLACES] = {a->qkv, a->attention_out, a->residual_mid, a->fc, a->residual_out};
+        int i = place % LAYER_PLACES;
+        if (i >= first && !all_finite(tensors[i], trouble_widths[i] * count)) return 1 + place;
     }
-    if (bad_gradient) snprintf(text, sizeof text, "the gradient of %s", bad_gradient);
-    return bad_gradient ? text : "the head";
+    return 1 + places;
 }
 
-// Clips the gradients to the norm settings->clip (0: not at all) and updates the weights, unless loss or norm are not finite
-// or above the update's limits: then the weights stay as they are.
-static StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Update *update) {
+// Clips the gradients to the norm settings->clip (0: not at all) and updates the weights, unless loss or norm are not
+// finite or above the update's limits: then the weights stay as they are.
+static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Update *update) {
     StepOutcome outcome = {.loss = model->step_loss};
     const char *bad_gradient;
     if (model->sharing) exchange_finish(model->sharing->exchange);
@@ -777,8 +779,7 @@ static StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Upda
         outcome.loss = sums[0], outcome.norm = sqrt(sums[1]);
     }
     if (!isfinite(outcome.loss) || !isfinite(outcome.norm)) {
-        outcome.in_forward = strcmp(gpt2_find_trouble(model, NULL), "the head") != 0;
-        outcome.trouble = gpt2_find_trouble(model, bad_gradient);
+        trouble_describe(&outcome, gpt2_bad_place(model), model->config.L, bad_gradient);
         return outcome;
     }
     if (outcome.loss > update->most_loss || outcome.norm > update->most_norm) return outcome;
@@ -843,7 +844,7 @@ int main(int argc, char **argv) {
     ModelTensors tensors;
     MicroBatch batch;
     char memory[512];
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     training_open(&training, argc, argv);
     training_check_memory(&training, memory_machine_bytes(), planned_bytes);
     create_model(&model, &training.settings, training.attention);

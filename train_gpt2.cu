@@ -1,13 +1,14 @@
 /*
-The GPU trainer: GPT-2's forward and backward pass, AdamW and the training loop in CUDA, in the order and with the names of
-train_gpt2.c. Only dropout comes earlier, because LayerNorm's kernel has its mask in it.
+The GPU trainer: GPT-2's forward and backward pass, AdamW and the training loop in CUDA, in the order and with the names
+of train_gpt2.c.
 
 Layers come first, each one's kernels for forward and backward side by side; then the model that strings them together;
-then the optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d` +
-the forward name; N = B*T rows. Weights are stored (in, out).
+then the optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d`
++ the forward name; N = B*T rows. Weights are stored (in, out).
 
-floatX, the type of weights and activations, is float or bf16 (core/gpu/cuda_common.h). Gradients of weights, master weights,
-moments, statistics and sums are float or double. All work goes to one stream; the host waits for it once per step.
+floatX, the type of weights and activations, is float or bf16 (core/gpu/cuda_common.h). Gradients of weights, master
+weights, moments, statistics and sums are float or double. All work goes to one stream; the host waits for it once per
+step.
 
 The same bits from run to run: no atomics on floating-point numbers; every sum has a fixed order. What changes from
 micro-batch to micro-batch reaches the kernels through device memory, so that a captured CUDA graph stays valid.
@@ -15,20 +16,21 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 #include "attention/attention_gpu.h"
 #include "core/gpu/arena_gpu.h"
 #include "core/model/batch_gpu.h"
+#include "core/gpu/dropout_gpu.h"
 #include "core/gpu/gpu_peak.h"
+#include "core/gpu/graphs_gpu.h"
 #include "core/gpu/kernel_gpu.h"
 #include "core/gpu/matmul_gpu.h"
 #include "core/ranks/parallel_nccl.h"
 #include "core/ranks/parameters_gpu.h"
 #include "core/gpu/profile_gpu.h"
-#include "core/gpu/random_gpu.h"
 #include "core/gpu/rounding_gpu.h"
 
 extern "C" {
 #include "core/base/memory.h"
 #include "core/base/random.h"
 #include "core/base/threads.h"
-#include "core/train/training.h"
+#include "core/train/trouble.h"
 }
 
 #include <float.h>
@@ -37,44 +39,6 @@ extern "C" {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Layers
-
-// ---- dropout: the mask is a function of step, site and place, so that backward repeats it instead of storing it
-
-typedef struct {
-    uint32_t threshold; // share * 2^32; 0: no dropout
-    float scale;        // 1 / (1 - share)
-    const uint64_t *key;
-    const int64_t *first_token; // of the micro-batch at hand within the step's batch, times T
-} Dropout;
-
-static Dropout dropout_of(float share, const uint64_t *key, const int64_t *first_token) {
-    return {(uint32_t)((double)share * 4294967296.0), 1 / (1 - share), key, first_token};
-}
-
-// x times the mask, for WIDTH numbers of row `row` (of the micro-batch) from column `column` on. Rounded by itself, never
-// as part of a sum that it goes into: the same bits as on the CPU.
-template <int WIDTH>
-__device__ static inline Floats<WIDTH> drop(Floats<WIDTH> x, const Dropout &dropout, int64_t row, int column, int C) {
-    if (dropout.threshold == 0) return x;
-    uint32_t words[WIDTH];
-    random_words_gpu(words, *dropout.key, (uint64_t)(*dropout.first_token + row) * (uint64_t)C + (uint64_t)column);
-    for (int j = 0; j < WIDTH; j++) x.at[j] = words[j] < dropout.threshold ? 0 : __fmul_rn(x.at[j], dropout.scale);
-    return x;
-}
-
-// out (N,C) = inp (N,C) behind the mask; forward and backward are the same, and in place is allowed.
-template <int WIDTH>
-__global__ void dropout_kernel(floatX *out, const floatX *inp, Dropout dropout, size_t count, int C) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride)
-        store(out + i, drop(load<WIDTH>(inp + i), dropout, (int64_t)(i / (size_t)C), (int)(i % (size_t)C), C));
-}
-
-static void dropout_forward(floatX *out, const floatX *inp, Dropout dropout, int N, int C, cudaStream_t stream) {
-    NamedRange range("dropout", WORK_DROPOUT, stream);
-    size_t count = (size_t)N * (size_t)C;
-    LAUNCH(dropout_kernel, C, blocks_walking(count), BLOCK, stream, out, inp, dropout, count, C);
-}
 
 // ---- embedding
 
@@ -99,8 +63,8 @@ static void embedding_forward(floatX *out, const int *tokens, const floatX *wte,
     LAUNCH(embedding_forward_kernel, C, blocks_walking(count), BLOCK, stream, out, tokens, wte, wpe, count, T, C);
 }
 
-// A block is a list of rows and a slice of WARP packs of columns; its warps share the rows. There may be more blocks than
-// lists: how many different tokens a micro-batch has is known on the device only.
+// A block is a list of rows and a slice of WARP packs of columns; its warps share the rows. There may be more blocks
+// than lists: how many different tokens a micro-batch has is known on the device only.
 template <int WIDTH>
 __global__ void token_gradient_kernel(float *dwte, const floatX *dout, const int *tokens, RowsByToken lists, int C) {
     __shared__ Floats<WIDTH> of_warp[WARPS][WARP];
@@ -138,8 +102,8 @@ template <int WIDTH> __global__ void position_gradient_kernel(float *dwpe, const
 }
 
 // Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C).
-static void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int *tokens, RowsByToken lists,
-                               int N, int T, int C, int V, cudaStream_t stream) {
+static void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int *tokens, int N, int T, int C,
+                               int V, RowsByToken lists, cudaStream_t stream) {
     NamedRange range("embedding backward", WORK_EMBEDDING, stream);
     int width = C % PACK == 0 ? PACK : 1;
     dim3 grid((unsigned)(N < V ? N : V), blocks_for((size_t)C, (size_t)(WARP * width)));
@@ -150,7 +114,7 @@ static void embedding_backward(float *dwte, float *dwpe, const floatX *dout, con
 
 // ---- LayerNorm
 
-// A warp per row. With a branch, sum (N,C) = inp + branch behind the dropout mask, and the sum is what is normalised:
+// A warp per row. With a branch, sum (N,C) = inp + branch times the dropout mask, and the sum is what is normalised:
 // out (N,C) = weight * (sum - mean) * rstd + bias, with mean and rstd (N) of each row kept for backward.
 template <int WIDTH>
 __global__ void layernorm_forward_kernel(floatX *out, float *mean, float *rstd, floatX *sum, const floatX *inp,
@@ -184,10 +148,11 @@ __global__ void layernorm_forward_kernel(floatX *out, float *mean, float *rstd, 
     if (lane == 0) mean[n] = m, rstd[n] = s;
 }
 
-// sum and branch may be NULL: then inp is normalised as it is.
-static void layernorm_forward(floatX *out, float *mean, float *rstd, floatX *sum, const floatX *inp,
-                              const floatX *branch, Dropout dropout, const floatX *weight, const floatX *bias, int N,
-                              int C, cudaStream_t stream) {
+// The branch joins the residual stream on its way through the LayerNorm. sum and branch may be NULL: then inp is
+// normalised as it is.
+static void residual_layernorm_forward(floatX *out, float *mean, float *rstd, floatX *sum, const floatX *inp,
+                                       const floatX *branch, Dropout dropout, const floatX *weight, const floatX *bias,
+                                       int N, int C, cudaStream_t stream) {
     NamedRange range("layernorm forward", WORK_LAYERNORM, stream);
     LAUNCH(layernorm_forward_kernel, C, blocks_for((size_t)N, WARPS), BLOCK, stream, out, mean, rstd, sum, inp, branch,
            dropout, weight, bias, N, C);
@@ -279,97 +244,6 @@ static size_t layernorm_work(size_t N, size_t C) {
     return (N + ROW_BLOCK - 1) / ROW_BLOCK * 2 * C;
 }
 
-// ---- linear, with a GELU behind it where the product does that as well
-
-static void gelu_forward(floatX *out, const floatX *inp, size_t count, cudaStream_t stream);
-static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStream_t stream);
-
-static MatmulShape matmul_shape(int m, int n, int k, MatmulFusion fusion) {
-    MatmulShape shape = {};
-    shape.m = m, shape.n = n, shape.k = k, shape.fusion = fusion;
-    return shape;
-}
-
-// NVIDIA does not say how exact the tanh in cuBLASLt's GELU is. Where the products are rounded to bf16 or TF32 it does not
-// matter; in full fp32, where layers are held to 1e-5, the GELU is our own kernels'.
-#if defined PRECISION_BF16 || defined ALLOW_TF32
-static const bool GELU_IS_FUSED = true;
-#else
-static const bool GELU_IS_FUSED = false;
-#endif
-
-// out (N,OC) += bias (OC), for products that cuBLASLt has without it only.
-template <int WIDTH> __global__ void bias_kernel(floatX *out, const floatX *bias, size_t count, int OC) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
-        Floats<WIDTH> x = load<WIDTH>(out + i), b = load<WIDTH>(bias + i % (size_t)OC);
-        for (int j = 0; j < WIDTH; j++) x.at[j] += b.at[j];
-        store(out + i, x);
-    }
-}
-
-// out (N,OC) = inp (N,C) weight (C,OC) + bias (OC). With gelu_inp (N,OC) that goes there, and its GELU to out.
-static void linear_forward(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight, const floatX *bias,
-                           int N, int C, int OC, cudaStream_t stream) {
-    NamedRange range("linear forward", WORK_PRODUCTS, stream);
-    MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS_GELU);
-    MatmulExtra extra = {};
-    extra.bias = bias, extra.gelu_inp = gelu_inp;
-    if (gelu_inp && GELU_IS_FUSED && matmul_gpu_has(&shape)) {
-        matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
-        return;
-    }
-    floatX *sum = gelu_inp ? gelu_inp : out;
-    size_t count = (size_t)N * (size_t)OC;
-    shape.fusion = MATMUL_BIAS;
-    if (!matmul_gpu_has(&shape)) shape.fusion = MATMUL_PLAIN;
-    matmul_gpu(sum, inp, weight, 0, &shape, &extra, stream);
-    if (shape.fusion == MATMUL_PLAIN)
-        LAUNCH(bias_kernel, OC, blocks_walking(count), BLOCK, stream, sum, bias, count, OC);
-    if (gelu_inp) gelu_forward(out, gelu_inp, count, stream);
-}
-
-__global__ void add_kernel(float *sum, const float *part, int count) {
-    int i = blockIdx.x * BLOCK + threadIdx.x;
-    if (i < count) sum[i] += part[i];
-}
-
-// dweight (C,OC) and dbias (OC) follow beta. cuBLASLt sums dout's columns on its way, but only overwrites: what has to be
-// added goes through `work` (OC) first.
-static void linear_weight_backward(float *dweight, float *dbias, const floatX *dout, const floatX *inp, int N, int C,
-                                   int OC, float beta, float *work, cudaStream_t stream) {
-    MatmulShape shape = matmul_shape(C, OC, N, MATMUL_COLUMN_SUMS);
-    shape.a_is_transposed = 1, shape.out_is_float = 1;
-    MatmulExtra extra = {};
-    extra.column_sums = beta == 0 ? dbias : work;
-    if (matmul_gpu_has(&shape)) {
-        matmul_gpu(dweight, inp, dout, beta, &shape, &extra, stream);
-        if (beta == 0) return;
-        add_kernel<<<blocks_for((size_t)OC, BLOCK), BLOCK, 0, stream>>>(dbias, work, OC);
-        launch_check();
-    } else {
-        shape.fusion = MATMUL_PLAIN;
-        matmul_gpu(dweight, inp, dout, beta, &shape, NULL, stream);
-        sum_rows(dbias, dout, (size_t)OC, N, OC, beta, stream);
-    }
-}
-
-// Overwrites dinp (N,C). With gelu_inp (N,C), inp is the GELU of it, and dinp is the gradient in front of the GELU.
-static void linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
-                            const floatX *weight, floatX *gelu_inp, int N, int C, int OC, float beta, float *work,
-                            cudaStream_t stream) {
-    NamedRange range("linear backward", WORK_PRODUCTS, stream);
-    linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
-    MatmulShape shape = matmul_shape(N, C, OC, gelu_inp ? MATMUL_GELU_BACKWARD : MATMUL_PLAIN);
-    shape.b_is_transposed = 1;
-    MatmulExtra extra = {};
-    extra.gelu_inp = gelu_inp;
-    bool own_gelu = gelu_inp && !(GELU_IS_FUSED && matmul_gpu_has(&shape));
-    if (own_gelu) shape.fusion = MATMUL_PLAIN;
-    matmul_gpu(dinp, dout, weight, 0, &shape, &extra, stream);
-    if (own_gelu) gelu_backward(dinp, gelu_inp, (size_t)N * (size_t)C, stream);
-}
-
 // ---- GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). In bf16 the products have it fused.
 
 #define GELU_SCALE 0.7978845608028654f // sqrt(2/pi)
@@ -414,10 +288,124 @@ static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStr
     LAUNCH(gelu_backward_kernel, count, blocks_walking(count), BLOCK, stream, dout, inp, count);
 }
 
+// ---- linear, with a GELU after or before it where the product does that as well
+
+// NVIDIA does not say how exact the tanh in cuBLASLt's GELU is. Where the products are rounded to bf16 or TF32 it does
+// not matter; in full fp32, where layers are held to 1e-5, the GELU is our own kernels'.
+#if defined PRECISION_BF16 || defined ALLOW_TF32
+static const bool GELU_IS_FUSED = true;
+#else
+static const bool GELU_IS_FUSED = false;
+#endif
+
+// out (N,OC) += bias (OC), for products that cuBLASLt has without it only.
+template <int WIDTH> __global__ void bias_kernel(floatX *out, const floatX *bias, size_t count, int OC) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
+        Floats<WIDTH> x = load<WIDTH>(out + i), b = load<WIDTH>(bias + i % (size_t)OC);
+        for (int j = 0; j < WIDTH; j++) x.at[j] += b.at[j];
+        store(out + i, x);
+    }
+}
+
+// out (N,OC) = inp (N,C) weight (C,OC) + bias (OC)
+static void linear_forward(floatX *out, const floatX *inp, const floatX *weight, const floatX *bias, int N, int C,
+                           int OC, cudaStream_t stream) {
+    NamedRange range("linear forward", WORK_PRODUCTS, stream);
+    MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS);
+    MatmulExtra extra = {bias, NULL, NULL};
+    if (!matmul_gpu_has(&shape)) shape.fusion = MATMUL_PLAIN;
+    matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
+    size_t count = (size_t)N * (size_t)OC;
+    if (shape.fusion == MATMUL_PLAIN)
+        LAUNCH(bias_kernel, OC, blocks_walking(count), BLOCK, stream, out, bias, count, OC);
+}
+
+// gelu_inp (N,OC) = inp (N,C) weight (C,OC) + bias (OC), and out (N,OC) its GELU
+static void linear_gelu_forward(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight,
+                                const floatX *bias, int N, int C, int OC, cudaStream_t stream) {
+    MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS_GELU);
+    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
+        NamedRange range("linear forward", WORK_PRODUCTS, stream);
+        MatmulExtra extra = {bias, gelu_inp, NULL};
+        matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
+    } else {
+        linear_forward(gelu_inp, inp, weight, bias, N, C, OC, stream);
+        gelu_forward(out, gelu_inp, (size_t)N * (size_t)OC, stream);
+    }
+}
+
+__global__ void add_kernel(float *sum, const float *part, int count) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < count) sum[i] += part[i];
+}
+
+// dweight (C,OC) and dbias (OC) follow beta. cuBLASLt sums dout's columns on its way, but only overwrites: what has to
+// be added goes through `work` (OC) first.
+static void linear_weight_backward(float *dweight, float *dbias, const floatX *dout, const floatX *inp, int N, int C,
+                                   int OC, float beta, float *work, cudaStream_t stream) {
+    MatmulShape shape = matmul_shape(C, OC, N, MATMUL_COLUMN_SUMS);
+    shape.a_is_transposed = 1, shape.out_is_float = 1;
+    MatmulExtra extra = {NULL, NULL, beta == 0 ? dbias : work};
+    if (matmul_gpu_has(&shape)) {
+        matmul_gpu(dweight, inp, dout, beta, &shape, &extra, stream);
+        if (beta == 0) return;
+        add_kernel<<<blocks_for((size_t)OC, BLOCK), BLOCK, 0, stream>>>(dbias, work, OC);
+        launch_check();
+    } else {
+        shape.fusion = MATMUL_PLAIN;
+        matmul_gpu(dweight, inp, dout, beta, &shape, NULL, stream);
+        sum_rows(dbias, dout, (size_t)OC, N, OC, beta, stream);
+    }
+}
+
+// Overwrites dinp (N,C).
+static void linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
+                            const floatX *weight, int N, int C, int OC, float beta, float *work, cudaStream_t stream) {
+    NamedRange range("linear backward", WORK_PRODUCTS, stream);
+    linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
+    MatmulShape shape = matmul_shape(N, C, OC, MATMUL_PLAIN);
+    shape.b_is_transposed = 1;
+    matmul_gpu(dinp, dout, weight, 0, &shape, NULL, stream);
+}
+
+// The same where inp is the GELU of gelu_inp (N,C): dinp is the gradient before the GELU.
+static void gelu_linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
+                                 const floatX *weight, floatX *gelu_inp, int N, int C, int OC, float beta, float *work,
+                                 cudaStream_t stream) {
+    MatmulShape shape = matmul_shape(N, C, OC, MATMUL_GELU_BACKWARD);
+    shape.b_is_transposed = 1;
+    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
+        NamedRange range("linear backward", WORK_PRODUCTS, stream);
+        MatmulExtra extra = {NULL, gelu_inp, NULL};
+        linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
+        matmul_gpu(dinp, dout, weight, 0, &shape, &extra, stream);
+    } else {
+        linear_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, beta, work, stream);
+        gelu_backward(dinp, gelu_inp, (size_t)N * (size_t)C, stream);
+    }
+}
+
+// ---- dropout (its mask: core/gpu/dropout_gpu.h)
+
+// out (N,C) = inp (N,C) times the mask; forward and backward are the same, and in place is allowed.
+template <int WIDTH>
+__global__ void dropout_kernel(floatX *out, const floatX *inp, Dropout dropout, size_t count, int C) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride)
+        store(out + i, drop(load<WIDTH>(inp + i), dropout, (int64_t)(i / (size_t)C), (int)(i % (size_t)C), C));
+}
+
+static void dropout_forward(floatX *out, const floatX *inp, Dropout dropout, int N, int C, cudaStream_t stream) {
+    NamedRange range("dropout", WORK_DROPOUT, stream);
+    size_t count = (size_t)N * (size_t)C;
+    LAUNCH(dropout_kernel, C, blocks_walking(count), BLOCK, stream, out, inp, dropout, count, C);
+}
+
 // ---- tied head and cross-entropy, by blocks of rows: the (N,V) logits never exist at once
 
-// Rows of logits and of wte are padded, so that the tensor cores find them aligned. The rows of wte behind the last token
-// are zeros and stay so.
+// Rows of logits and of wte are padded, so that the tensor cores find them aligned. The rows of wte after the last
+// token are zeros and stay so.
 static int padded_vocabulary(int V) {
     return (V + 63) / 64 * 64;
 }
@@ -429,8 +417,8 @@ static int head_rows(int N, int V) {
     return rows < (size_t)N ? (int)rows : N;
 }
 
-// A block per row of logits (rows,stride): its loss in nats, and with `scale` the row becomes
-// dlogits = *scale * (softmax - onehot). A target below 0 is ignored. Numbers from V on are padding: their gradient is 0.
+// A block per row of logits (rows,stride): its loss in nats, and with `scale` the row becomes dlogits = *scale *
+// (softmax - onehot). A target below 0 is ignored. Numbers from V on are padding: their gradient is 0.
 __global__ void classifier_kernel(float *losses, floatX *logits, const int *targets, const float *scale, int V,
                                   int stride) {
     floatX *row = logits + (size_t)blockIdx.x * (size_t)stride;
@@ -458,15 +446,15 @@ __global__ void classifier_kernel(float *losses, floatX *logits, const int *targ
 }
 
 // hidden (N,C), wte (padded V,C), targets (N) -> losses (N). With dhidden (N,C) also the gradients of *scale * sum of
-// losses, made in the same pass: dhidden is overwritten, dwte (padded V,C) follows beta. work: `rows_at_once` rows of
+// losses, made in the same pass: dhidden is overwritten, dwte (padded V,C) follows beta. work: `work_rows` rows of
 // padded V numbers.
 static void head_forward_backward(float *losses, floatX *dhidden, float *dwte, const floatX *hidden, const floatX *wte,
-                                  const int *targets, const float *scale, int N, int C, int V, int rows_at_once,
-                                  float beta, floatX *work, cudaStream_t stream) {
+                                  const int *targets, const float *scale, int N, int C, int V, float beta, floatX *work,
+                                  int work_rows, cudaStream_t stream) {
     NamedRange range("head", WORK_HEAD, stream);
     int padded = padded_vocabulary(V);
-    for (int start = 0; start < N; start += rows_at_once) {
-        int rows = N - start < rows_at_once ? N - start : rows_at_once;
+    for (int start = 0; start < N; start += work_rows) {
+        int rows = N - start < work_rows ? N - start : work_rows;
         const floatX *hidden_rows = hidden + (size_t)start * (size_t)C;
         MatmulShape logits = matmul_shape(rows, padded, C, MATMUL_PLAIN),
                     dinp = matmul_shape(rows, C, padded, MATMUL_PLAIN);
@@ -493,6 +481,7 @@ template <typename Number> struct LayerWeights { // in the order of enum LayerTe
     Number *fc_weight, *fc_bias;                 // (C,4C), (4C)
     Number *fcproj_weight, *fcproj_bias;         // (4C,C), (C)
 };
+static_assert(sizeof(LayerWeights<float>) == LAYER_TENSORS * sizeof(float *), "also an array of pointers");
 
 template <typename Number> struct Weights { // the weights, or their gradients
     Number *wte;                            // (padded V,C)
@@ -501,8 +490,8 @@ template <typename Number> struct Weights { // the weights, or their gradients
     Number *lnf_weight, *lnf_bias; // (C), (C)
 };
 
-typedef struct { // what a layer keeps from forward to backward; N = B*T rows. Pointers only: see share_activations
-    floatX *ln1; // (N,C)
+typedef struct {                // what a layer keeps from forward to backward; N = B*T rows
+    floatX *ln1;                // (N,C)
     float *ln1_mean, *ln1_rstd; // (N), (N)
     floatX *qkv;                // (N,3C)
     float *attention_saved;     // the mechanism's own
@@ -513,6 +502,9 @@ typedef struct { // what a layer keeps from forward to backward; N = B*T rows. P
     floatX *fc, *fc_gelu;       // (N,4C), (N,4C)
     floatX *residual_out;       // (N,C): after the MLP
 } LayerActivations;
+enum { LAYER_ACTIVATIONS = 13 };
+static_assert(sizeof(LayerActivations) == LAYER_ACTIVATIONS * sizeof(void *),
+              "also an array of pointers: see share_activations");
 
 typedef struct {
     floatX *embedded; // (N,C)
@@ -527,7 +519,7 @@ typedef struct {       // scratch of backward: one set for all layers
     floatX *dresidual; // (N,C)
     floatX *dhidden;   // (N,C)
     floatX *dwide;     // (N,4C): the MLP's inside, or dqkv
-    floatX *dbranch;   // (N,C): dresidual behind the dropout mask
+    floatX *dbranch;   // (N,C): dresidual times the dropout mask
     float *dbias;      // (4C): a bias's gradient before it is added
 } BackwardScratch;
 
@@ -540,14 +532,6 @@ typedef struct {          // what a step comes to, worked out on the device
 
 enum { NORM_BLOCKS = 1024 }; // blocks, and parts, of a sum over all gradients
 
-typedef struct { // a captured micro-batch
-    int B, T, beta;
-    cudaGraphExec_t graph;
-} CapturedBatch;
-
-// How the micro-batch at hand gets to the device: kernel by kernel; the same, and recorded; as a whole.
-typedef enum { GRAPH_NONE, GRAPH_CAPTURES, GRAPH_REPLAYS } GraphUse;
-
 typedef struct {
     GPT2Config config;
     const AttentionGPU *attention;
@@ -555,7 +539,7 @@ typedef struct {
     float dropout;
     uint64_t seed;
     int recompute; // Recompute (core/train/settings.h)
-    int trains;    // gradients, moments and activations exist: 0, TRAINS or TRAINS_SHARING_MOMENTS
+    int trains;    // Trains
 
     ParametersGPU parameters;
     int64_t rounded_for_step; // the step that parameters.rounded is for
@@ -572,10 +556,8 @@ typedef struct {
 
     ArenaGPU activation_arena, scratch_arena;
     cudaStream_t stream;
-    std::vector<CapturedBatch> captured;
-    int use_graphs;
-    GraphUse graph_use;      // of the micro-batch at hand
-    CapturedBatch *captures; // the one it is captured in or replayed from
+    GraphsGPU graphs;
+    int use_graphs; // --graphs
 
     ExchangeGPU *exchange; // with the other ranks; NULL: alone
     int sends;             // backward hands its gradients to them as it makes them
@@ -583,8 +565,8 @@ typedef struct {
     int B, T; // of the last forward pass
 } GPT2;
 
-// Gives the listed tensors, weights or gradients, their names in the struct.
-template <typename Number> static void name_weights(Weights<Number> *weights, const GPT2 *model, Number *all) {
+// Gives the listed tensors, weights or gradients, their names in the struct. They lie one after the other in `all`.
+template <typename Number> static void point_weights(Weights<Number> *weights, const GPT2 *model, Number *all) {
     const size_t *next = model->parameters.offsets;
     weights->layers = (LayerWeights<Number> *)memory_allocate((size_t)model->config.L, sizeof(LayerWeights<Number>),
                                                               "the list of layers");
@@ -620,7 +602,7 @@ static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
 // What plan_layer left without a place of its own is the first layer's.
 static void share_activations(LayerActivations *a, const LayerActivations *first) {
     void **own = (void **)a, *const *shared = (void *const *)first;
-    for (size_t i = 0; i < sizeof *a / sizeof(void *); i++)
+    for (int i = 0; i < LAYER_ACTIVATIONS; i++)
         if (!own[i]) own[i] = shared[i];
 }
 
@@ -631,8 +613,7 @@ static void plan_activations(GPT2 *model, size_t N, size_t C) {
                                                               "the list of layers");
     arena_gpu_plan(arena, &acts->embedded, N * C);
     for (int l = 0; l < model->config.L; l++) plan_layer(model, l, N, C);
-    arena_gpu_plan(arena, &acts->branch, N * C);
-    arena_gpu_plan(arena, &acts->lnf, N * C);
+    arena_gpu_plan(arena, &acts->branch, N * C), arena_gpu_plan(arena, &acts->lnf, N * C);
     arena_gpu_plan(arena, &acts->lnf_mean, N), arena_gpu_plan(arena, &acts->lnf_rstd, N);
     arena_gpu_plan(arena, &acts->losses, N);
 }
@@ -642,8 +623,7 @@ static void plan_scratch(GPT2 *model, size_t N, size_t C) {
     size_t logits_rows = (size_t)head_rows((int)N, model->config.V);
     arena_gpu_plan(arena, &model->head_work, logits_rows * (size_t)padded_vocabulary(model->config.V));
     arena_gpu_plan(arena, &model->layernorm_work, layernorm_work(N, C));
-    arena_gpu_plan(arena, &model->back.dresidual, N * C);
-    arena_gpu_plan(arena, &model->back.dhidden, N * C);
+    arena_gpu_plan(arena, &model->back.dresidual, N * C), arena_gpu_plan(arena, &model->back.dhidden, N * C);
     arena_gpu_plan(arena, &model->back.dwide, N * 4 * C);
     arena_gpu_plan(arena, &model->back.dbranch, model->dropout > 0 ? N * C : 0);
     arena_gpu_plan(arena, &model->back.dbias, 4 * C);
@@ -652,7 +632,7 @@ static void plan_scratch(GPT2 *model, size_t N, size_t C) {
 }
 
 // Plans and allocates a model. attention_config.B and .T are the most rows and tokens per row of any forward pass; with
-// `trains` 0 there are only weights and the attention's scratch, for decoding. `model` is a GPT2 of zeros.
+// TRAINS_NOT there are only weights and the attention's scratch, for decoding. `model` is a GPT2 of zeros.
 static void gpt2_create(GPT2 *model, const GPT2Config *config, const AttentionGPU *attention,
                         const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
                         int recompute) {
@@ -667,17 +647,16 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const AttentionGP
     arena_gpu_plan(&model->scratch_arena, &model->attention_work, attention->work_size(attention_config));
     if (trains) plan_activations(model, N, C), plan_scratch(model, N, C);
     arena_gpu_allocate(&model->activation_arena), arena_gpu_allocate(&model->scratch_arena);
-    name_weights(&model->weights, model, model->parameters.rounded);
+    point_weights(&model->weights, model, model->parameters.rounded);
     if (!trains) return;
-    name_weights(&model->dweights, model, model->parameters.gradients);
+    point_weights(&model->dweights, model, model->parameters.gradients);
     for (int l = 1; l < config->L; l++) share_activations(&model->acts.layers[l], &model->acts.layers[0]);
     batch_gpu_create(&model->batch, N, config->V, config->L);
 }
 
 static void gpt2_free(GPT2 *model) {
     cuda_check(cudaStreamSynchronize(model->stream));
-    for (CapturedBatch &captured : model->captured)
-        if (captured.graph) cuda_check(cudaGraphExecDestroy(captured.graph));
+    graphs_gpu_free(&model->graphs);
     parameters_gpu_free(&model->parameters);
     arena_gpu_free(&model->activation_arena), arena_gpu_free(&model->scratch_arena);
     batch_gpu_free(&model->batch);
@@ -685,9 +664,12 @@ static void gpt2_free(GPT2 *model) {
     free(model->weights.layers), free(model->dweights.layers), free(model->acts.layers);
 }
 
-// What files hold of the model; core/model/gpt2_parameters.h reads, writes and initialises it.
-static ModelTensors gpt2_tensors(const GPT2 *model) {
+// What files hold of the model (core/model/gpt2_parameters.h reads, writes and initialises it), in host memory: to be
+// saved, when the first rank has all of it, or to be filled from a file. All ranks call it: with ZeRO each has a part
+// of the moments.
+static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
     ModelTensors tensors = {};
+    if (purpose == HOST_TO_SAVE) parameters_gpu_fetch(&model->parameters, model->stream);
     tensors.config = model->config;
     tensors.attention = model->attention->cpu;
     tensors.attention_config = model->attention_config;
@@ -695,13 +677,6 @@ static ModelTensors gpt2_tensors(const GPT2 *model) {
     tensors.count = model->parameters.count;
     tensors.constants = model->parameters.host_constants;
     return tensors;
-}
-
-// The same in host memory: to be saved, when the first rank has all of it, or to be filled from a file. All ranks call it:
-// with ZeRO each has a part of the moments.
-static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
-    if (purpose == HOST_TO_SAVE) parameters_gpu_fetch(&model->parameters, model->stream);
-    return gpt2_tensors(model);
 }
 
 // Ends what gpt2_to_host began; what was filled in is the model's from now on.
@@ -722,7 +697,7 @@ static void begin_micro_batch(GPT2 *model, const MicroBatch *batch, int training
 }
 
 // site 0: the embeddings; l + 1: layer l's attention output
-static Dropout dropout_at(const GPT2 *model, int site, float share) {
+static Dropout mask_at(const GPT2 *model, int site, float share) {
     return dropout_of(share, model->batch.device.dropout_keys + site, model->batch.device.first_token);
 }
 
@@ -736,46 +711,34 @@ static floatX *layer_input(const GPT2 *model, int l) {
     return l > 0 ? model->acts.layers[l - 1].residual_out : model->acts.embedded;
 }
 
-// Layer l's qkv (B,T,3C) -> attention_out (B,T,C), and back: back.dhidden (B,T,C) -> back.dwide (B,T,3C).
-static void attention_forward(GPT2 *model, int l) {
-    NamedRange range("attention forward", WORK_ATTENTION, model->stream);
-    LayerActivations *a = &model->acts.layers[l];
-    AttentionConfig config = attention_config_now(model);
-    model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->parameters.constants[l],
-                              model->attention_work, &config, model->stream);
-}
-
-static void attention_backward(GPT2 *model, int l) {
-    NamedRange range("attention backward", WORK_ATTENTION, model->stream);
-    LayerActivations *a = &model->acts.layers[l];
-    AttentionConfig config = attention_config_now(model);
-    model->attention->backward(model->back.dwide, model->back.dhidden, a->qkv, a->attention_out, a->attention_saved,
-                               model->parameters.constants[l], model->attention_work, &config, model->stream);
-}
-
-// What layer l reads, (N,C), and leaves: residual_mid, and in acts.branch the MLP's output, which the LayerNorm that comes
-// next adds to it. So the layer begins by completing the residual stream of the layer before. `again`: its input stands
-// complete, and only what backward needs is computed.
-static void layer_forward(GPT2 *model, int l, float dropout_share, bool again) {
+// What layer l reads, (N,C), and leaves: residual_mid, and in acts.branch the MLP's output, which the LayerNorm that
+// comes next adds to it. So the layer begins by completing the residual stream of the layer before. `again`: its input
+// stands complete, and only what backward needs is computed.
+static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     const LayerWeights<floatX> *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l], *before = l > 0 && !again ? a - 1 : NULL;
     floatX *x = layer_input(model, l), *branch = model->acts.branch;
+    AttentionConfig config = attention_config_now(model);
     int N = model->B * model->T, C = model->config.C;
     cudaStream_t stream = model->stream;
-    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, before ? before->residual_mid : x, before ? branch : NULL,
-                      dropout_at(model, 0, 0), w->ln1_weight, w->ln1_bias, N, C, stream);
-    linear_forward(a->qkv, NULL, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C, stream);
-    attention_forward(model, l);
-    linear_forward(branch, NULL, a->attention_out, w->proj_weight, w->proj_bias, N, C, C, stream);
-    layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, x, branch,
-                      dropout_at(model, l + 1, dropout_share), w->ln2_weight, w->ln2_bias, N, C, stream);
+    residual_layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, before ? before->residual_mid : x,
+                               before ? branch : NULL, mask_at(model, 0, 0), w->ln1_weight, w->ln1_bias, N, C, stream);
+    linear_forward(a->qkv, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C, stream);
+    {
+        NamedRange range("attention forward", WORK_ATTENTION, stream);
+        model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->parameters.constants[l],
+                                  model->attention_work, &config, stream);
+    }
+    linear_forward(branch, a->attention_out, w->proj_weight, w->proj_bias, N, C, C, stream);
+    residual_layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, x, branch,
+                               mask_at(model, l + 1, dropout_share), w->ln2_weight, w->ln2_bias, N, C, stream);
     if (model->recompute == RECOMPUTE_CHEAP) { // by the kernel that backward uses again: cuBLASLt's last bits differ
-        linear_forward(a->fc, NULL, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
+        linear_forward(a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
         gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, stream);
     } else {
-        linear_forward(a->fc_gelu, a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
+        linear_gelu_forward(a->fc_gelu, a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
     }
-    if (!again) linear_forward(branch, NULL, a->fc_gelu, w->fcproj_weight, w->fcproj_bias, N, 4 * C, C, stream);
+    if (!again) linear_forward(branch, a->fc_gelu, w->fcproj_weight, w->fcproj_bias, N, 4 * C, C, stream);
 }
 
 // The uploaded inputs (B,T) -> acts.lnf (B*T,C). `training` turns dropout on.
@@ -787,11 +750,12 @@ static void gpt2_hidden(GPT2 *model, int training) {
     cudaStream_t stream = model->stream;
     embedding_forward(acts->embedded, model->batch.device.inputs, model->weights.wte, model->weights.wpe, N, model->T,
                       C, stream);
-    if (share > 0) dropout_forward(acts->embedded, acts->embedded, dropout_at(model, 0, share), N, C, stream);
-    for (int l = 0; l < model->config.L; l++) layer_forward(model, l, share, false);
+    if (share > 0) dropout_forward(acts->embedded, acts->embedded, mask_at(model, 0, share), N, C, stream);
+    for (int l = 0; l < model->config.L; l++) layer_forward(model, l, share, 0);
     LayerActivations *last = &acts->layers[model->config.L - 1];
-    layernorm_forward(acts->lnf, acts->lnf_mean, acts->lnf_rstd, last->residual_out, last->residual_mid, acts->branch,
-                      dropout_at(model, 0, 0), model->weights.lnf_weight, model->weights.lnf_bias, N, C, stream);
+    residual_layernorm_forward(acts->lnf, acts->lnf_mean, acts->lnf_rstd, last->residual_out, last->residual_mid,
+                               acts->branch, mask_at(model, 0, 0), model->weights.lnf_weight, model->weights.lnf_bias,
+                               N, C, stream);
 }
 
 // state->loss = beta * state->loss + the sum of the losses (N); one block.
@@ -806,51 +770,29 @@ static void head(GPT2 *model, floatX *dhidden, float beta) {
     int N = model->B * model->T;
     head_forward_backward(model->acts.losses, dhidden, model->dweights.wte, model->acts.lnf, model->weights.wte,
                           model->batch.device.targets, model->batch.device.scale, N, model->config.C, model->config.V,
-                          head_rows(N, model->config.V), beta, model->head_work, model->stream);
+                          beta, model->head_work, head_rows(N, model->config.V), model->stream);
     sum_losses_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->acts.losses, N, beta);
     launch_check();
 }
 
 // The sum of the losses over all targets (B,T) that are not negative, in nats; without dropout.
-static double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
+static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     begin_micro_batch(model, batch, 0);
     gpt2_hidden(model, 0);
     head(model, NULL, 0);
     return gpt2_state(model).loss;
 }
 
-// With --graphs forward and backward of a micro-batch are one CUDA graph, which spares the host hundreds of launches. The
-// first micro-batch of a shape is launched as it is, so that cuBLASLt's choices are made; during the second, forward begins
-// to capture and backward ends it; from the third on forward has nothing to do. NCCL's own stream stays out of graphs.
-static void choose_graph_use(GPT2 *model, int beta) {
-    model->graph_use = GRAPH_NONE;
-    if (!model->use_graphs || profiling || model->sends) return;
-    for (CapturedBatch &captured : model->captured) {
-        if (captured.B != model->B || captured.T != model->T || captured.beta != beta) continue;
-        model->captures = &captured;
-        model->graph_use = captured.graph ? GRAPH_REPLAYS : GRAPH_CAPTURES;
-        return;
-    }
-    model->captured.push_back({model->B, model->T, beta, NULL});
-}
-
-static void end_capture(GPT2 *model) {
-    cudaGraph_t graph;
-    cuda_check(cudaStreamEndCapture(model->stream, &graph));
-    cuda_check(cudaGraphInstantiate(&model->captures->graph, graph, 0));
-    cuda_check(cudaGraphDestroy(graph));
-}
-
-// Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to the
-// last hidden state in back.dhidden and the head's share of dwte, and adds to state->loss.
-static void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
+// Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to
+// the last hidden state in back.dhidden and the head's share of dwte, and adds to state->loss.
+static inline void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
     int beta = batch->is_first ? 0 : 1;
     begin_micro_batch(model, batch, 1);
     model->sends = model->exchange && batch->is_last;
-    choose_graph_use(model, beta);
-    if (model->graph_use == GRAPH_REPLAYS) return; // in backward
-    if (model->graph_use == GRAPH_CAPTURES)
-        cuda_check(cudaStreamBeginCapture(model->stream, cudaStreamCaptureModeThreadLocal));
+    // NCCL's own stream stays out of graphs
+    int wants_graph = model->use_graphs && !profiling && !model->sends;
+    if (graphs_gpu_begin(&model->graphs, wants_graph, model->B, model->T, beta, model->stream) == GRAPH_REPLAYS)
+        return; // all of it runs in backward
     gpt2_hidden(model, 1);
     head(model, model->back.dhidden, (float)beta);
 }
@@ -861,16 +803,16 @@ static void recompute_layer(GPT2 *model, int l) {
     const LayerWeights<floatX> *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     int N = model->B * model->T, C = model->config.C;
-    Dropout none = dropout_at(model, 0, 0);
+    Dropout none = mask_at(model, 0, 0);
     if (model->recompute == RECOMPUTE_NONE || l == model->config.L - 1) return;
     if (model->recompute == RECOMPUTE_BLOCKS) {
-        layer_forward(model, l, model->dropout, true);
+        layer_forward(model, l, model->dropout, 1);
         return;
     }
-    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, NULL, layer_input(model, l), NULL, none, w->ln1_weight,
-                      w->ln1_bias, N, C, model->stream);
-    layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, NULL, a->residual_mid, NULL, none, w->ln2_weight, w->ln2_bias,
-                      N, C, model->stream);
+    residual_layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, NULL, layer_input(model, l), NULL, none, w->ln1_weight,
+                               w->ln1_bias, N, C, model->stream);
+    residual_layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, NULL, a->residual_mid, NULL, none, w->ln2_weight,
+                               w->ln2_bias, N, C, model->stream);
     gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, model->stream);
 }
 
@@ -886,35 +828,46 @@ static void layer_backward(GPT2 *model, int l, float beta) {
     LayerWeights<float> *dw = &model->dweights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     BackwardScratch *s = &model->back;
+    AttentionConfig config = attention_config_now(model);
     int N = model->B * model->T, C = model->config.C;
     cudaStream_t stream = model->stream;
     recompute_layer(model, l);
-    linear_backward(s->dwide, dw->fcproj_weight, dw->fcproj_bias, s->dresidual, a->fc_gelu, w->fcproj_weight, a->fc, N,
-                    4 * C, C, beta, s->dbias, stream);
-    linear_backward(s->dhidden, dw->fc_weight, dw->fc_bias, s->dwide, a->ln2, w->fc_weight, NULL, N, C, 4 * C, beta,
-                    s->dbias, stream);
+    gelu_linear_backward(s->dwide, dw->fcproj_weight, dw->fcproj_bias, s->dresidual, a->fc_gelu, w->fcproj_weight,
+                         a->fc, N, 4 * C, C, beta, s->dbias, stream);
+    linear_backward(s->dhidden, dw->fc_weight, dw->fc_bias, s->dwide, a->ln2, w->fc_weight, N, C, 4 * C, beta, s->dbias,
+                    stream);
     layernorm_backward(s->dresidual, dw->ln2_weight, dw->ln2_bias, s->dhidden, a->residual_mid, a->ln2_mean,
                        a->ln2_rstd, w->ln2_weight, N, C, beta, model->layernorm_work, stream);
     const floatX *dbranch = s->dresidual;
     if (model->dropout > 0) {
-        dropout_forward(s->dbranch, s->dresidual, dropout_at(model, l + 1, model->dropout), N, C, stream);
+        dropout_forward(s->dbranch, s->dresidual, mask_at(model, l + 1, model->dropout), N, C, stream);
         dbranch = s->dbranch;
     }
-    linear_backward(s->dhidden, dw->proj_weight, dw->proj_bias, dbranch, a->attention_out, w->proj_weight, NULL, N, C,
-                    C, beta, s->dbias, stream);
-    attention_backward(model, l);
-    linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, NULL, N, C, 3 * C, beta,
+    linear_backward(s->dhidden, dw->proj_weight, dw->proj_bias, dbranch, a->attention_out, w->proj_weight, N, C, C,
+                    beta, s->dbias, stream);
+    {
+        NamedRange range("attention backward", WORK_ATTENTION, stream);
+        model->attention->backward(s->dwide, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
+                                   model->parameters.constants[l], model->attention_work, &config, stream);
+    }
+    linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, N, C, 3 * C, beta,
                     s->dbias, stream);
     layernorm_backward(s->dresidual, dw->ln1_weight, dw->ln1_bias, s->dhidden, layer_input(model, l), a->ln1_mean,
                        a->ln1_rstd, w->ln1_weight, N, C, beta, model->layernorm_work, stream);
     gradients_ready(model, l);
 }
 
-// beta 0 overwrites the gradients, beta 1 adds to them.
-static void launch_backward(GPT2 *model, float beta) {
+// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the
+// others add to them; after its last one each layer's go to the other ranks as soon as they are made.
+static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
     Activations *acts = &model->acts;
     BackwardScratch *s = &model->back;
+    const float beta = batch->is_first ? 0 : 1;
     profile_phase(PHASE_BACKWARD);
+    if (model->graphs.use == GRAPH_REPLAYS) { // forward and backward are in the graph
+        graphs_gpu_end(&model->graphs, model->stream);
+        return;
+    }
     int N = model->B * model->T, C = model->config.C, L = model->config.L;
     cudaStream_t stream = model->stream;
     cuda_check(cudaMemsetAsync(s->dresidual, 0, (size_t)N * (size_t)C * sizeof(floatX), stream));
@@ -927,23 +880,16 @@ static void launch_backward(GPT2 *model, float beta) {
     for (int l = L - 1; l >= 0; l--) layer_backward(model, l, beta);
     gradients_ready(model, STRETCH_VECTORS(L));
     if (model->dropout > 0)
-        dropout_forward(s->dresidual, s->dresidual, dropout_at(model, 0, model->dropout), N, C, stream);
-    embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs,
-                       model->batch.device.by_token, N, model->T, C, model->config.V, stream);
+        dropout_forward(s->dresidual, s->dresidual, mask_at(model, 0, model->dropout), N, C, stream);
+    embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs, N, model->T,
+                       C, model->config.V, model->batch.device.by_token, stream);
     gradients_ready(model, STRETCH_WTE(L)), gradients_ready(model, STRETCH_WPE(L));
-}
-
-// After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the others
-// add to them; after its last one each layer's go to the other ranks as soon as they are made.
-static void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
-    if (model->graph_use != GRAPH_REPLAYS) launch_backward(model, batch->is_first ? 0.0f : 1.0f);
-    if (model->graph_use == GRAPH_CAPTURES) end_capture(model);
-    if (model->graph_use != GRAPH_NONE) cuda_check(cudaGraphLaunch(model->captures->graph, model->stream));
+    graphs_gpu_end(&model->graphs, stream);
 }
 
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
 // backward; the attention by its own count. The head counts, the embedding look-up does not.
-static double gpt2_flops_per_token(const GPT2 *model) {
+static inline double gpt2_flops_per_token(const GPT2 *model) {
     double C = model->config.C, matrices = model->config.L * 12.0 * C * C + (double)model->config.V * C;
     return 6 * matrices + 3 * model->config.L * model->attention->cpu->flops(&model->attention_config);
 }
@@ -995,25 +941,18 @@ static unsigned sum_squares(GPT2 *model) {
     return used;
 }
 
-// The global norm of all gradients, the clip factor and whether the step is to be taken, all left on the device. The gaps
-// between the tensors are zeros. Without ZeRO each rank has all sums and comes to the same norm by itself.
-static void gpt2_gradient_norm(GPT2 *model, float clip, double most_loss, double most_norm) {
+// The global norm of all gradients, the clip factor and whether the step is to be taken, all left on the device. The
+// gaps between the tensors are zeros. Without ZeRO each rank has all sums and comes to the same norm by itself.
+static void decide_step(GPT2 *model, float clip, double most_loss, double most_norm) {
     unsigned parts = sum_squares(model);
     if (model->trains == TRAINS_SHARING_MOMENTS) exchange_gpu_sum(model->exchange, model->norm_parts, parts);
-    finish_norm_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->norm_parts, (int)parts, clip,
-                                                      most_loss, most_norm);
+    finish_norm_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->norm_parts, (int)parts, clip, most_loss,
+                                                       most_norm);
     launch_check();
 }
 
-template <int WIDTH>
-__global__ void round_weights_kernel(floatX *rounded, const float *master, uint64_t key, size_t count) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t j = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < count; j += stride)
-        store_weights<WIDTH>(rounded + j, load<WIDTH>(master + j), key, j);
-}
-
-// The rounding of the weights is a function of the master weights and the step that they are for: a resumed run finds the
-// same ones.
+// The rounding of the weights is a function of the master weights and the step that they are for: a resumed run finds
+// the same ones.
 static uint64_t rounding_key(const GPT2 *model, int64_t step) {
     return random_key(model->seed, "rounding", (uint64_t)step);
 }
@@ -1072,9 +1011,9 @@ static void gather_weights(GPT2 *model) {
     model->rounded_for_step = -1;
 }
 
-// AdamW's step number `step` (from 0); decay on matrices only. The device decides by itself whether the step is taken (see
-// gpt2_gradient_norm).
-static void adamw(GPT2 *model, const Settings *settings, int64_t step, double rate) {
+// AdamW's step number `step` (from 0); decay on matrices only. The device decides by itself whether the step is taken
+// (see decide_step).
+static void update_weights(GPT2 *model, const Settings *settings, int64_t step, double rate) {
     int64_t t = step + 1;
     AdamW factors = {};
     factors.beta1 = settings->beta1, factors.beta2 = settings->beta2, factors.eps = settings->adam_eps;
@@ -1098,7 +1037,7 @@ static StepState gpt2_state(GPT2 *model) {
 
 // ---- what to say when a number is not finite; nothing here is fast
 
-template <typename Number> static bool all_finite(GPT2 *model, const Number *x, size_t count) {
+template <typename Number> static bool finite_on_device(GPT2 *model, const Number *x, size_t count) {
     double parts[NORM_BLOCKS], sum = 0;
     unsigned blocks = norm_blocks(count);
     sum_squares_kernel<<<blocks, BLOCK, 0, model->stream>>>(model->norm_parts, x, count);
@@ -1112,37 +1051,26 @@ template <typename Number> static bool all_finite(GPT2 *model, const Number *x, 
 
 static const char *gpt2_bad_gradient(GPT2 *model) {
     for (int i = 0; i < model->parameters.count; i++)
-        if (!all_finite(model, model->parameters.gradients + model->parameters.offsets[i],
-                        model->parameters.list[i].count))
+        if (!finite_on_device(model, model->parameters.gradients + model->parameters.offsets[i],
+                              model->parameters.list[i].count))
             return model->parameters.list[i].name;
     return NULL;
 }
 
-// Where the numbers went bad first: walks the last forward pass in its order, then the gradients.
-static const char *gpt2_find_trouble(GPT2 *model, const char *bad_gradient) {
-    static char text[128];
+// Where the numbers went bad first in the last forward pass: a place as trouble_describe has it.
+static int gpt2_bad_place(GPT2 *model) {
     size_t count = (size_t)(model->B * model->T) * (size_t)model->config.C;
-    if (!all_finite(model, model->acts.embedded, count)) return "the embeddings";
-    for (int l = 0; l < model->config.L; l++) {
-        const LayerActivations *a = &model->acts.layers[l];
-        const struct {
-            const char *name;
-            const floatX *values;
-            size_t count;
-        } tensors[] = {{"qkv", a->qkv, 3 * count},
-                       {"attention output", a->attention_out, count},
-                       {"attention projection", a->residual_mid, count},
-                       {"MLP", a->fc, 4 * count},
-                       {"output", a->residual_out, count}};
-        size_t first = model->recompute == RECOMPUTE_BLOCKS ? 4 : 0; // the others are not this layer's any more
-        for (size_t i = first; i < sizeof tensors / sizeof *tensors; i++) {
-            if (all_finite(model, tensors[i].values, tensors[i].count)) continue;
-            snprintf(text, sizeof text, "layer %d's %s", l, tensors[i].name);
-            return text;
-        }
+    int places = model->config.L * LAYER_PLACES;
+    // what blocks that are recomputed share is not this layer's any more
+    int first = model->recompute == RECOMPUTE_BLOCKS ? PLACE_OUTPUT : PLACE_QKV;
+    if (!finite_on_device(model, model->acts.embedded, count)) return 0;
+    for (int place = 0; place < places; place++) {
+        const LayerActivations *a = &model->acts.layers[place / LAYER_PLACES];
+        const floatX *tensors[LAYER_PLACES] = {a->qkv, a->attention_out, a->residual_mid, a->fc, a->residual_out};
+        int i = place % LAYER_PLACES;
+        if (i >= first && !finite_on_device(model, tensors[i], trouble_widths[i] * count)) return 1 + place;
     }
-    if (bad_gradient) snprintf(text, sizeof text, "the gradient of %s", bad_gradient);
-    return bad_gradient ? text : "the head";
+    return 1 + places;
 }
 
 // The gradients that are under way, and the loss.
@@ -1152,19 +1080,18 @@ static void sum_over_ranks(GPT2 *model) {
     exchange_gpu_sum(model->exchange, &model->state->loss, 1);
 }
 
-// Clips the gradients to the norm settings->clip (0: not at all) and updates the weights, unless loss or norm are not finite
-// or above the update's limits: then the weights stay as they are.
-static StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Update *update) {
+// Clips the gradients to the norm settings->clip (0: not at all) and updates the weights, unless loss or norm are not
+// finite or above the update's limits: then the weights stay as they are.
+static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Update *update) {
     if (model->exchange) sum_over_ranks(model);
     NamedRange range("norm and AdamW", WORK_OPTIMIZER, model->stream);
-    gpt2_gradient_norm(model, settings->clip, update->most_loss, update->most_norm); // of the same sums on every rank
-    adamw(model, settings, update->step, update->rate);
+    decide_step(model, settings->clip, update->most_loss, update->most_norm); // of the same sums on every rank
+    update_weights(model, settings, update->step, update->rate);
     StepState state = gpt2_state(model);
     StepOutcome outcome = {};
     outcome.loss = state.loss, outcome.norm = state.norm;
     if (isfinite(outcome.loss) && isfinite(outcome.norm)) return outcome;
-    outcome.in_forward = strcmp(gpt2_find_trouble(model, NULL), "the head") != 0;
-    outcome.trouble = gpt2_find_trouble(model, gpt2_bad_gradient(model));
+    trouble_describe(&outcome, gpt2_bad_place(model), model->config.L, gpt2_bad_gradient(model));
     return outcome;
 }
 
@@ -1182,7 +1109,7 @@ static const AttentionGPU *gpu_attention(const Attention *attention, const Atten
 }
 
 // A model for training. `model` is a GPT2 of zeros.
-static void create_model(GPT2 *model, const Settings *settings, const Attention *attention) {
+static inline void create_model(GPT2 *model, const Settings *settings, const Attention *attention) {
     const AttentionGPU *on_device = gpu_attention(attention, &settings->attention_config);
     int shares = parallel_ranks() > 1;
     parallel_choose_device();
@@ -1218,20 +1145,13 @@ static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
     return total;
 }
 
-// What the attention has to say of itself on the device.
-static const char *attention_notes(const GPT2 *model, char *text, size_t size) {
-    text[0] = 0;
-    if (model->attention->describe) model->attention->describe(&model->attention_config, text, size);
-    return text[0] ? text : NULL;
-}
-
 int main(int argc, char **argv) {
     static Training training;
     static GPT2 model;
     ModelTensors tensors;
     MicroBatch batch;
-    char memory[512], notes[400];
-    threads_wait_politely(argv);
+    char memory[512], notes[400] = "";
+    threads_restart_with_wait_policy(argv);
     training_open(&training, argc, argv);
     if (parallel_ranks() > 1 && !exchange_gpu_exists())
         die("started as one of %d processes, but built without NCCL; install it and make again", parallel_ranks());
@@ -1239,8 +1159,9 @@ int main(int argc, char **argv) {
     tensors = gpt2_to_host(&model, HOST_TO_FILL);
     training_load(&training, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);
+    if (model.attention->describe) model.attention->describe(&model.attention_config, notes, sizeof notes);
     Machine machine = {gpu_peak_gflops(), gpu_device_name(), memory, model_bytes(&model, memory, sizeof memory),
-                       attention_notes(&model, notes, sizeof notes)};
+                       notes[0] ? notes : NULL};
     training_begin(&training, gpt2_flops_per_token(&model), &machine);
     for (;;) {
         if (training_validates(&training)) {

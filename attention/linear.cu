@@ -3,14 +3,6 @@
 
 #include <string.h>
 
-static int min_int(int a, int b) {
-    return a < b ? a : b;
-}
-
-static int max_int(int a, int b) {
-    return a > b ? a : b;
-}
-
 static int parts_of(int rows, int part) {
     return (rows + part - 1) / part;
 }

@@ -4,9 +4,6 @@
 //
 // IN holds `tokens` (B,T), of any integer type; OUT receives `logits` (B,T,V), float32.
 #define GPT2_MODEL_ONLY
-#if defined(__GNUC__)
-#pragma GCC diagnostic ignored "-Wunused-function" // no backward pass here
-#endif
 #include "train_gpt2.c"
 
 typedef struct {
@@ -66,10 +63,10 @@ static int load_model(GPT2 *model, int **tokens, int *B, int *T, const Files *fi
         failed = saved ? attention_from_json(&attention, &sizes, saved, error)
                        : attention_configure(attention, &sizes, NULL, error);
         if (!failed) {
-            gpt2_create(model, &config, attention, &sizes, 0, 0, 1,
-                        RECOMPUTE_NONE); // a model for decoding would lack activations
-            ModelTensors tensors = gpt2_tensors(model);
+            gpt2_create(model, &config, attention, &sizes, 0, 0, TRAINS, RECOMPUTE_NONE); // has activations
+            ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
             failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
+            gpt2_from_host(model, HOST_TO_FILL);
         }
     }
     checkpoint_close(&checkpoint);
@@ -86,8 +83,8 @@ int main(int argc, char **argv) {
     die_if(load_model(&model, &tokens, &B, &T, &files, &error), &error);
     size_t N = (size_t)B * (size_t)T, V = (size_t)model.config.V;
     real *logits = memory_allocate(N * V, sizeof(real), "the logits");
-    MicroBatch batch = {.inputs = tokens, .B = B, .T = T};
-    gpt2_hidden(&model, &batch, 0);
+    model.batch = (MicroBatch){.inputs = tokens, .B = B, .T = T};
+    gpt2_hidden(&model, 0);
     matmul_nt(logits, model.acts.lnf, model.weights.wte, (int)N, (int)V, model.config.C, 0);
     Tensor tensor = {"logits", DTYPE_F32, 3, {(uint64_t)B, (uint64_t)T, V}, logits};
     die_if(safetensors_write(files.out, &tensor, 1, NULL, &error), &error);

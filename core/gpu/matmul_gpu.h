@@ -24,6 +24,10 @@ typedef struct {
     MatmulFusion fusion;
 } MatmulShape;
 
+static inline MatmulShape matmul_shape(int m, int n, int k, MatmulFusion fusion) {
+    return {m, n, k, 0, 0, 0, 0, 0, 0, fusion};
+}
+
 typedef struct { // what the fusion at hand needs
     const floatX *bias;
     floatX *gelu_inp;

@@ -24,4 +24,11 @@ __device__ static inline void store_weights(__nv_bfloat16 *rounded, const Floats
     *reinterpret_cast<Packed<__nv_bfloat16, WIDTH> *>(rounded) = packed;
 }
 
+template <int WIDTH>
+__global__ void round_weights_kernel(floatX *rounded, const float *master, uint64_t key, size_t count) {
+    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
+    for (size_t j = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < count; j += stride)
+        store_weights<WIDTH>(rounded + j, load<WIDTH>(master + j), key, j);
+}
+
 #endif

@@ -1,5 +1,5 @@
-// Lines that somebody types: with editing and a history at a terminal, where the program was built with libedit; else as
-// they come. The prompt is written to standard error, so that standard output can be piped.
+// Lines that somebody types: with editing and a history at a terminal, where the program was built with libedit; else
+// as they come. The prompt is written to standard error, so that standard output can be piped.
 #ifndef CORE_LINE_EDITOR_H
 #define CORE_LINE_EDITOR_H
 
@@ -8,8 +8,8 @@
 typedef struct LineEditor LineEditor;
 
 LineEditor *line_editor_open(const char *prompt);
-// The next line of standard input without its end; valid until the next call. NULL when there is none, and behind Ctrl-C,
-// which raises SIGINT as ever.
+// The next line of standard input without its end; valid until the next call. NULL when there is none, and behind
+// Ctrl-C, which raises SIGINT as ever.
 const char *line_editor_read(LineEditor *editor, size_t *length);
 void line_editor_close(LineEditor *editor);
 

@@ -3,10 +3,11 @@
 //   build/dev/bench/bench_decode_position RUN --position 65536 [--threads N] [--seconds X]
 //
 // RUN is a run or a checkpoint; its sizes and its attention count. The position may lie far beyond the model's context:
-// the positions are then made longer, and the weights drawn afresh. What earlier tokens left behind is made up: a state of
-// constant size comes from a real prefill, a cache of one row per position is filled with random numbers, for computing it
-// would take the square of the position. Prints one line of JSON; the time is the median of single steps.
-#define GPT2_SAMPLER_ONLY
+// the positions are then made longer, and the weights drawn afresh. What earlier tokens would have left is made up: a
+// state of constant size comes from a real prefill, a cache of one row per position is filled with random numbers,
+// because computing it would take the square of the position. Prints one line of JSON; the time is the median of single
+// steps.
+#define GPT2_MODEL_ONLY
 #include "sample_gpt2.c"
 
 #include "core/base/progress.h"
@@ -52,9 +53,10 @@ static int create_model(GPT2 *model, const char *path, int position, Error *erro
         failed = saved && attention_from_json(&attention, &attention_config, saved, error);
     }
     if (!failed) {
-        gpt2_create(model, &config, attention, &attention_config, 0, 1, 0, RECOMPUTE_NONE);
-        ModelTensors tensors = gpt2_tensors(model);
+        gpt2_create(model, &config, attention, &attention_config, 0, 1, TRAINS_NOT, RECOMPUTE_NONE);
+        ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
         model_initialize(&tensors, 1, 0.02);
+        gpt2_from_host(model, HOST_TO_FILL);
     }
     checkpoint_close(&checkpoint);
     return failed ? -1 : 0;
@@ -83,7 +85,7 @@ static void fill_cache(Decoder *decoder) {
     for (int i = 0; i < PREFILL_ROWS; i++) tokens[i] = i % decoder->model->config.V;
     if (cache_grows(decoder->model)) // positive, for some of it may be sums or norms
         for (size_t i = 0; i < count; i++) decoder->cache[i] = (real)((double)random_word(1, i) * 0x1p-32 + 0.01);
-    gpt2_step(decoder, tokens, PREFILL_ROWS, NULL);
+    decoder_step(decoder, tokens, PREFILL_ROWS, 0, NULL);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -98,8 +100,7 @@ static double measure(Decoder *decoder, int position, double seconds) {
     int count = 0, token = 1 % decoder->model->config.V;
     while (count < STEPS_MAX && (count < 3 || clock_seconds() - start < seconds)) {
         double before = clock_seconds();
-        decoder->position = position;
-        gpt2_step(decoder, &token, 1, NULL);
+        decoder_step(decoder, &token, 1, position, NULL);
         times[count++] = clock_seconds() - before;
     }
     qsort(times, (size_t)count, sizeof *times, ascending);
@@ -111,7 +112,7 @@ int main(int argc, char **argv) {
     GPT2 model;
     Decoder decoder;
     Error error;
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     error_set_program(argv[0]);
     die_if(parse(&settings, argc, argv, &error), &error);
     threads_use(settings.threads);

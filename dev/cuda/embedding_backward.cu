@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
             thread_per_column<<<blocks_for((size_t)C, BLOCK), BLOCK, 0, stream>>>(dwte.device, dout.device, inputs, N,
                                                                                   C);
         if (number == 3)
-            embedding_backward(dwte.device, dwpe.device, dout.device, inputs, batch.device.by_token, N, T, C, V,
+            embedding_backward(dwte.device, dwpe.device, dout.device, inputs, N, T, C, V, batch.device.by_token,
                                stream);
         launch_check();
     };

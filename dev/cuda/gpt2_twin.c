@@ -1,5 +1,5 @@
-// The C side of test_gpt2.cu and of the progressions in this folder: the layers and the model of train_gpt2.c, under names
-// that C++ can link to.
+// The C side of test_gpt2.cu and of the progressions in this folder: the layers and the model of train_gpt2.c, under
+// names that C++ can link to.
 #define GPT2_MODEL_ONLY
 #include "train_gpt2.c"
 #include "gpt2_twin.h"
@@ -69,7 +69,7 @@ void twin_layernorm_backward(float *dinp, float *dweight, float *dbias, const fl
 }
 
 void twin_linear_forward(float *out, const float *inp, const float *weight, const float *bias, int N, int C, int OC) {
-    linear_forward(out, NULL, inp, weight, bias, N, C, OC);
+    linear_forward(out, inp, weight, bias, N, C, OC);
 }
 
 void twin_linear_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,

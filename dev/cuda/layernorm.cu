@@ -50,11 +50,11 @@ int main(int argc, char **argv) {
                 out.device, mean.device, rstd.device, NULL, sum.device, NULL, dropout_of(0, NULL, NULL), weight.device,
                 bias.device, N, C);
         if (number == 3)
-            layernorm_forward(out.device, mean.device, rstd.device, NULL, sum.device, NULL, dropout_of(0, NULL, NULL),
-                              weight.device, bias.device, N, C, stream);
+            residual_layernorm_forward(out.device, mean.device, rstd.device, NULL, sum.device, NULL,
+                                       dropout_of(0, NULL, NULL), weight.device, bias.device, N, C, stream);
         if (number == 4)
-            layernorm_forward(out.device, mean.device, rstd.device, sum.device, inp.device, branch.device,
-                              dropout_of(0, NULL, NULL), weight.device, bias.device, N, C, stream);
+            residual_layernorm_forward(out.device, mean.device, rstd.device, sum.device, inp.device, branch.device,
+                                       dropout_of(0, NULL, NULL), weight.device, bias.device, N, C, stream);
         launch_check();
     };
     static const char *const names[] = {"a thread per row", "a warp per row", "packs of four numbers",

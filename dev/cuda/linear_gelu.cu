@@ -57,11 +57,11 @@ int main(int argc, char **argv) {
             from_shared<<<grid, block, 0, stream>>>(out.device, gelu_inp.device, inp.device, weight.device, bias.device,
                                                     N, C, OC);
         if (number == 3) {
-            linear_forward(gelu_inp.device, NULL, inp.device, weight.device, bias.device, N, C, OC, stream);
+            linear_forward(gelu_inp.device, inp.device, weight.device, bias.device, N, C, OC, stream);
             gelu_forward(out.device, gelu_inp.device, count, stream);
         }
         if (number == 4)
-            linear_forward(out.device, gelu_inp.device, inp.device, weight.device, bias.device, N, C, OC, stream);
+            linear_gelu_forward(out.device, gelu_inp.device, inp.device, weight.device, bias.device, N, C, OC, stream);
         launch_check();
     };
     static const char *const names[] = {"from global memory", "tiles in shared memory", "cuBLASLt, then a GELU kernel",

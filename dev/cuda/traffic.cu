@@ -6,7 +6,7 @@
 //     traffic gpt2 TOKENS                                               GPT-2 124M's widths, one layer, one step
 //     traffic optional TOKENS                                           kernels that only some runs launch, once each
 //     traffic weights COUNT                                             weights made ready for decoding
-#define GPT2_SAMPLER_ONLY
+#define GPT2_MODEL_ONLY
 #include "sample_gpt2.cu"
 
 #include "core/gpu/test_gpu.h"
@@ -89,7 +89,8 @@ static void run_optional(int T) {
     uint64_t *key = device_copy(std::vector<uint64_t>{1});
     int64_t *first = device_copy(std::vector<int64_t>{0});
     dropout_forward(out.device, x.device, dropout_of(0.1f, key, first), T, C, stream);
-    LAUNCH(bias_kernel, 4 * C, blocks_walking(4 * count), BLOCK, stream, wide_out.device, wide.device, 4 * count, 4 * C);
+    LAUNCH(bias_kernel, 4 * C, blocks_walking(4 * count), BLOCK, stream, wide_out.device, wide.device, 4 * count,
+           4 * C);
     gelu_forward(wide_out.device, wide.device, 4 * count, stream);
     gelu_backward(wide_out.device, wide.device, 4 * count, stream);
     add_kernel<<<blocks_for(4 * C, BLOCK), BLOCK, 0, stream>>>(total.device, part.device, 4 * C);
