@@ -1,6 +1,6 @@
 #!/bin/sh
-# Follows docs/attentions.md, "Adding one", to the letter, in a copy of the tree: runs its commands and looks for what they
-# are said to print, makes its changes, finds the code that it quotes. Last line: `N passed, N failed`.
+# Follows docs/attentions.md, "Adding one", to the letter, in a copy of the tree: runs its commands and looks for what
+# they are said to print, makes its changes, finds the code that it quotes. Last line: `N passed, N failed`.
 #   scripts/test_new_attention.sh
 . "$(dirname "$0")/usage.sh"
 take_words 0 0 "$@"
@@ -30,28 +30,26 @@ cd "$work/tree" || exit 1
 mkdir "$work/page"
 awk -v to="$work/page" '
     /^## / { inside = $0 == "## Adding one" }
-    inside && /^```/ { if (file) { close(file); file = "" } else { file = sprintf("%s/%02d.%s", to, ++n, substr($0, 4)); printf "" >file } next }
+    inside && /^```/ { if (file) { close(file); file = ""; next }
+                       file = sprintf("%s/%02d.%s", to, ++n, substr($0, 4)); next }
     file { print >file }' docs/attentions.md
 check_equal "blocks of the page" "$(find "$work/page" -type f | wc -l | awk '{ print ($1 >= 15) }')" 1
 
+needs_what_is_missing() { # command
+    case $1 in *cuda_on_cpu*) [ -z "$gpu" ] ;; *) false ;; esac
+}
 run_console() { # block: after each `$ command` the lines that its output has to contain
-    command="" code=0
+    command=""
     while IFS= read -r line; do
         case $line in
         '$ '*)
             command=${line#??}
-            case $command in
-            *cuda_on_cpu*) [ -n "$gpu" ] || { skip "$command" "$(dev/cuda_on_cpu/headers.sh --why)"; : >"$work/out"; continue; } ;;
-            esac
-            sh -c "$command" >"$work/out" 2>&1 </dev/null
-            code=$?
+            needs_what_is_missing "$command" && skip "$command" "$(dev/cuda_on_cpu/headers.sh --why)" && continue
+            sh -c "$command" >"$work/out" 2>&1 </dev/null && pass && continue
             # The registry's test fails where the page shows a failure.
-            if [ "$code" = 0 ] || grep -q '^failed: ' "$1"; then pass; else fail "$command" "$(tail -n 20 "$work/out")"; fi
+            grep -q '^failed: ' "$1" || fail "$command" "$(tail -n 20 "$work/out")"
             ;;
-        ?*)
-            case $command in *cuda_on_cpu*) [ -n "$gpu" ] || continue ;; esac
-            check_contains "$command" "$line" "$work/out"
-            ;;
+        ?*) needs_what_is_missing "$command" || check_contains "$command" "$line" "$work/out" ;;
         esac
     done <"$1"
 }
@@ -69,7 +67,8 @@ lines = open(sys.argv[1]).read().splitlines(keepends=True)
 path = lines[1].split("/", 1)[1].strip()
 text, hunks = open(path).read(), "".join(lines[2:]).split("@@\n")[1:]
 for hunk in hunks:
-    old, new = ("".join(line[1:] for line in hunk.splitlines(keepends=True) if line[0] in kinds) for kinds in (" -", " +"))
+    lines = hunk.splitlines(keepends=True)
+    old, new = ("".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +"))
     if text.count(old) != 1:
         sys.exit(f"{path}: {text.count(old)} places with\n{old}")
     text = text.replace(old, new)
