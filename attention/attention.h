@@ -35,8 +35,8 @@ typedef struct { // everything a mechanism may know; printed, logged, saved with
     int denominator;      // Denominator
     int scale_features;   // 1: feature maps scaled so that delta is negligible (it cancels in the output)
     int chunk;            // rows per chunk of a linear mechanism; 0: chosen by cost
-    float own[ATTENTION_OWN_MAX]; // values of the mechanism's own options, in their order
     uint64_t seed;        // of the constants
+    float own[ATTENTION_OWN_MAX]; // values of the mechanism's own options, in their order
 } AttentionConfig;
 
 // Which fields of the configuration a mechanism has; an option of another mechanism is refused.
@@ -76,11 +76,12 @@ typedef struct {
     int (*constants)(const AttentionConfig *, AttentionConstant list[ATTENTION_CONSTANTS_MAX]);
     // Draws the constants of `layer` from config->seed. The same on every rank, thread count and backend.
     void (*draw)(real *constants, int layer, const AttentionConfig *);
-    size_t (*saved_size)(const AttentionConfig *); // numbers kept from forward to backward, per layer: O(T), never O(T^2)
-    size_t (*work_size)(const AttentionConfig *);  // scratch in numbers, one for all layers; covers forward, backward and
-                                                   // step, for omp_get_max_threads() threads
-    size_t (*cache_size)(const AttentionConfig *); // decode state in numbers per layer and sequence, for max_T positions;
-                                                   // constant for linear mechanisms
+    // Numbers kept from forward to backward, per layer: O(T), never O(T^2).
+    size_t (*saved_size)(const AttentionConfig *);
+    // Scratch in numbers, one for all layers; covers forward, backward and step, for omp_get_max_threads() threads.
+    size_t (*work_size)(const AttentionConfig *);
+    // Decode state in numbers per layer and sequence, for max_T positions; constant for linear mechanisms.
+    size_t (*cache_size)(const AttentionConfig *);
     // qkv (B,T,3C) as the projection leaves it -> out (B,T,C); `saved` may be NULL when no backward will follow.
     void (*forward)(real *out, real *saved, const real *qkv, const real *constants, real *work,
                     const AttentionConfig *);
@@ -93,8 +94,8 @@ typedef struct {
     void (*step)(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,
                  const AttentionConfig *);
     double (*flops)(const AttentionConfig *); // floating-point operations of the forward pass per token, all heads
-    // Rows since the program started whose denominator was negative or replaced by its floor: their output is no average
-    // of values. NULL: there are never any.
+    // Rows since the program started whose denominator was negative or replaced by its floor: their output is no
+    // average of values. NULL: there are never any.
     uint64_t (*floored_rows)(void);
 } Attention;
 

@@ -14,8 +14,9 @@ struct AttentionGPU {
     const Attention *cpu;                          // the C twin
     size_t (*saved_size)(const AttentionConfig *); // kept from forward to backward, per layer: O(T)
     size_t (*work_size)(const AttentionConfig *);  // scratch, one for all layers; covers forward, backward and step
-    size_t (*cache_size)(const AttentionConfig *); // decode state per layer and sequence, for max_T positions; its place
-                                                   // must be a multiple of 16 bytes, which the size need not be
+    // Decode state per layer and sequence, for max_T positions; its place must be a multiple of 16 bytes, which the
+    // size need not be.
+    size_t (*cache_size)(const AttentionConfig *);
     // qkv (B,T,3C) -> out (B,T,C); `saved` may be NULL when no backward will follow. constants: one layer's, as the C
     // twin's `draw` made them.
     void (*forward)(floatX *out, float *saved, const floatX *qkv, const float *constants, float *work,

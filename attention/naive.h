@@ -29,8 +29,8 @@ static inline NaiveAttention *naive_twin(const NaiveTwin *twins, const Attention
     return twins->naive;
 }
 
-// The features of one vector x (HS) whose products are slay's scores: phi (R, M, P), with fusion tensor and any polynomial
-// that has features.
+// The features of one vector x (HS) whose products are slay's scores: phi (R, M, P), with fusion tensor and any
+// polynomial that has features.
 void naive_slay_features(double *phi, const double *x, const double *constants, int head,
                          const AttentionConfig *config);
 

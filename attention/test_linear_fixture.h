@@ -21,7 +21,7 @@ static inline int open_fixture(Safetensors *file) {
 }
 
 static inline void read_tensor(real *out, const Safetensors *file, const char *group, const char *name, int rank,
-                        const uint64_t *shape) {
+                               const uint64_t *shape) {
     char full[100];
     Error error;
     snprintf(full, sizeof full, "%s/%s", group, name);
@@ -73,8 +73,8 @@ static inline AttentionConfig fixture_config(const Safetensors *file, const char
     return config;
 }
 
-static inline void read_constants(real *constants, const Safetensors *file, const char *group, const Attention *attention,
-                           const AttentionConfig *config) {
+static inline void read_constants(real *constants, const Safetensors *file, const char *group,
+                                  const Attention *attention, const AttentionConfig *config) {
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
     size_t total;
     int n = attention_constants(attention, config, list, &total);

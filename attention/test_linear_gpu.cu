@@ -646,7 +646,8 @@ static float steeper(size_t, float omega) {
 static void test_unusual_constants(void) {
     Shape shape = {1, 37, 1, 16, 16, 0};
     for (int v = 0; v < VARIANTS; v++) {
-        int sketch = configuration(&variants[v], shape).poly == POLY_TENSORSKETCH, plain = !strcmp(variants[v].label, "slay");
+        int sketch = configuration(&variants[v], shape).poly == POLY_TENSORSKETCH;
+        int plain = !strcmp(variants[v].label, "slay");
         if (!sketch && !plain) continue;
         Case c = make_case(&variants[v], shape);
         change_constants(&c, sketch ? "ts_hash" : "omega", sketch ? column_outside : steeper);

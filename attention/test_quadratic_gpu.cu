@@ -329,7 +329,8 @@ static Numbers defined_rows(const Case &c) {
         const float *row = &c.qkv[i / HS * 3 * HS + i % HS];
         q[i] = row[0], k[i] = row[HS], v[i] = row[2 * HS];
     }
-    naive_twin(naive_quadratic_twins, c.gpu->cpu)(o.data(), q.data(), k.data(), v.data(), NULL, 0, c.config.T, &c.config);
+    NaiveAttention *naive = naive_twin(naive_quadratic_twins, c.gpu->cpu);
+    naive(o.data(), q.data(), k.data(), v.data(), NULL, 0, c.config.T, &c.config);
     return Numbers(o.begin(), o.end());
 }
 

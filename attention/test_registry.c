@@ -1,4 +1,4 @@
-// The registry, the options and the configuration as JSON, for every mechanism there is, and what belongs to a mechanism.
+// The registry, the options, the configuration as JSON, and whether every mechanism has what belongs to one.
 #include "attention.h"
 #include "naive.h"
 #include "test_linear_fixture.h"
@@ -145,7 +145,7 @@ typedef struct {
     int is_linear;
 } Entry;
 #define QUADRATIC_ENTRY(symbol) {&attention_##symbol, #symbol, 0},
-#define LINEAR_ENTRY(symbol) {&attention_##symbol, #symbol, 1},
+#define LINEAR_ENTRY(symbol)    {&attention_##symbol, #symbol, 1},
 static const Entry entries[] = {QUADRATIC_ATTENTIONS(QUADRATIC_ENTRY) LINEAR_ATTENTIONS(LINEAR_ENTRY)};
 enum { ENTRIES = sizeof entries / sizeof entries[0] };
 

@@ -11,6 +11,7 @@
 // Everything that is compared runs in turns, and the medians of the turns are compared: on a shared machine both sides
 // suffer alike. Times are of the wall clock, with OMP_NUM_THREADS threads.
 #include "attention/attention.h"
+#include "attention/registry.h"
 #include "core/base/error.h"
 #include "core/math/matmul.h"
 #include "core/base/memory.h"
@@ -129,8 +130,11 @@ static void bench_speed(void) {
 
 // ---- growth
 
-static const char *const linear_names[] = {"uniform", "elu", "cosformer", "favor", "rff", "slay"};
-enum { LINEAR_NAMES = sizeof linear_names / sizeof linear_names[0] };
+#define DECLARE(symbol) extern const Attention attention_##symbol;
+LINEAR_ATTENTIONS(DECLARE)
+#define ADDRESS(symbol) &attention_##symbol,
+static const Attention *const linear[] = {LINEAR_ATTENTIONS(ADDRESS)};
+enum { LINEAR = sizeof linear / sizeof linear[0] };
 
 typedef struct { // an attention layer: x (T,C) -> qkv (T,3C) -> attention -> y (T,C)
     Bench bench;
@@ -163,8 +167,8 @@ static double run_layer(Layer *layer) {
 static void bench_growth(void) {
     printf("forward with projections, 8 heads of 32, B = 1, %d threads, ms\n", omp_get_max_threads());
     printf("%-10s %12s %12s %12s\n", "", "T = 16384", "T = 131072", "grows");
-    for (int a = 0; a < LINEAR_NAMES; a++) {
-        Layer shorter = layer_open(linear_names[a], 1 << 14), longer = layer_open(linear_names[a], 1 << 17);
+    for (int a = 0; a < LINEAR; a++) {
+        Layer shorter = layer_open(linear[a]->name, 1 << 14), longer = layer_open(linear[a]->name, 1 << 17);
         double times[2][ROUNDS_MAX];
         run_layer(&shorter);
         for (int i = 0; i < 5; i++) { // eight short ones weigh as much as one long one
@@ -173,7 +177,7 @@ static void bench_growth(void) {
             times[1][i] = run_layer(&longer);
         }
         double short_ms = median(times[0], 5), long_ms = median(times[1], 5);
-        printf("%-10s %12.1f %12.1f %11.2fx\n", linear_names[a], short_ms, long_ms, long_ms / short_ms);
+        printf("%-10s %12.1f %12.1f %11.2fx\n", linear[a]->name, short_ms, long_ms, long_ms / short_ms);
         fflush(stdout);
         layer_close(&shorter);
         layer_close(&longer);
@@ -217,8 +221,8 @@ static double decode(Bench *b, int position, int count) {
 static void bench_step(void) {
     printf("one position, 12 heads of 64, %d threads, ms\n", omp_get_max_threads());
     printf("%-10s %12s %12s %12s\n", "", "at 1000", "at 100000", "ratio");
-    for (int a = 0; a < LINEAR_NAMES; a++) {
-        Bench bench = bench_open(linear_names[a], 64, 12, 64, 0);
+    for (int a = 0; a < LINEAR; a++) {
+        Bench bench = bench_open(linear[a]->name, 64, 12, 64, 0);
         double times[2][ROUNDS_MAX];
         bench.cache = memory_allocate_zeroed(bench.attention->cache_size(&bench.config), sizeof(real), "decode state");
         bench.attention->step(bench.out, bench.cache, 0, 64, bench.qkv, bench.constants, bench.work, &bench.config);
@@ -227,7 +231,7 @@ static void bench_step(void) {
             times[1 - i % 2][i] = decode(&bench, i % 2 ? 1000 : 100000, 100);
         }
         double early = median(times[0], ROUNDS_MAX), late = median(times[1], ROUNDS_MAX);
-        printf("%-10s %12.4f %12.4f %11.3fx\n", linear_names[a], early, late, late / early);
+        printf("%-10s %12.4f %12.4f %11.3fx\n", linear[a]->name, early, late, late / early);
         fflush(stdout);
         bench_close(&bench);
     }
