@@ -666,7 +666,7 @@ static void training_with_threads(void) {
     free(first);
 }
 
-typedef struct { // what the layers whose sums run over rows leave behind
+typedef struct { // what the layers whose sums run over rows compute
     real *dwte, *dwpe, *dinp, *dweight, *dbias;
     double norm;
 } RowSums;

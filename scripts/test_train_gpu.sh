@@ -67,6 +67,33 @@ grep -xFf "$work/functions_cu" "$work/functions_c" >"$work/common_c"
 grep -xFf "$work/functions_c" "$work/functions_cu" >"$work/common_cu"
 check "functions of the same name" test "$(wc -l <"$work/common_c")" -ge 35
 check "in the same order" cmp "$work/common_c" "$work/common_cu"
+# Arguments that only one side needs, always the last ones: streams and scratch; the GPU's rows by token; the CPU's weights
+# of fewer bits.
+only_one_side="stream work work_rows lists V kind keep_weights"
+arguments() { # of a file: every function's name and the names of its arguments, without those
+    awk -v extra="$only_one_side" 'BEGIN { count = split(extra, names, " "); for (i = 1; i <= count; i++) only[names[i]] }
+        /^[a-z].*[ *][a-z_0-9]+\(.*[,{]$/ && !/__global__/ {
+            text = $0
+            while (text !~ /\{$/ && (getline line) > 0) text = text line
+            name = text; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name)
+            sub(/^[^(]*\(/, "", text); sub(/\) \{$/, "", text)
+            count = split(text, argument, /, */)
+            for (i = 1; i <= count; i++) sub(/.*[ *&]/, "", argument[i])
+            while (count > 0 && argument[count] in only) count--
+            printf "%s:", name
+            for (i = 1; i <= count; i++) printf " %s", argument[i]
+            print ""
+        }' "$1"
+}
+for program in train_gpt2 sample_gpt2; do
+    arguments $program.c | sort >"$work/arguments_c" && arguments $program.cu | sort >"$work/arguments_cu"
+    cut -d: -f1 "$work/arguments_c" >"$work/names_c" && cut -d: -f1 "$work/arguments_cu" >"$work/names_cu"
+    for common in $(comm -12 "$work/names_c" "$work/names_cu"); do
+        check_equal "$program: arguments of the same function" \
+            "$(grep "^$common:" "$work/arguments_cu")" "$(grep "^$common:" "$work/arguments_c")"
+    done
+done
+check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | wc -l)" -ge 8
 
 # ---- beside the CPU's trainer
 # shellcheck disable=SC2086

@@ -3,9 +3,10 @@
 //   build/dev/bench/bench_decode_position RUN --position 65536 [--threads N] [--seconds X]
 //
 // RUN is a run or a checkpoint; its sizes and its attention count. The position may lie far beyond the model's context:
-// the positions are then made longer, and the weights drawn afresh. What earlier tokens left behind is made up: a state
-// of constant size comes from a real prefill, a cache of one row per position is filled with random numbers, for
-// computing it would take the square of the position. Prints one line of JSON; the time is the median of single steps.
+// the positions are then made longer, and the weights drawn afresh. What earlier tokens would have left in the cache is
+// made up: a state of constant size comes from a real prefill, a cache of one row per position is filled with random
+// numbers, for computing it would take the square of the position. Prints one line of JSON; the time is the median of
+// single steps.
 #define GPT2_MODEL_ONLY
 #include "sample_gpt2.c"
 
