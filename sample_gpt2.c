@@ -360,7 +360,7 @@ int main(int argc, char **argv) {
     GPT2 model;
     Decoder decoder;
     Feed feed;
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     sampling_open(&sampling, PREFILL_ROWS, 1, argc, argv);
     gpt2_create(&model, &sampling.config, sampling.attention, &sampling.attention_config, 0, 0, TRAINS_NOT,
                 RECOMPUTE_NONE);

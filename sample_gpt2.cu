@@ -200,7 +200,7 @@ int main(int argc, char **argv) {
     static GPT2 model;
     static Decoder decoder;
     Feed feed;
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     sampling_open(&sampling, PREFILL_ROWS, 0, argc, argv);
     gpt2_create(&model, &sampling.config, gpu_attention(sampling.attention, &sampling.attention_config),
                 &sampling.attention_config, 0, 0, TRAINS_NOT, RECOMPUTE_NONE);

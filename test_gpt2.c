@@ -9,7 +9,7 @@ What must hold in either precision is tested in both. Run from the project's roo
 #define GPT2_MODEL_ONLY
 #include "sample_gpt2.c" // and with it train_gpt2.c
 
-#include "core/math/product.h"
+#include "core/math/gemm.h"
 #include "core/base/test.h"
 
 // The rounding error of one operation, for bounds that hold in both builds.
@@ -657,7 +657,7 @@ static void training_with_threads(void) {
     for (int i = 0; i < 3; i++) {
         real *once = weights_after_training(threads[i], &count), *twice = weights_after_training(threads[i], &count);
         check_same_bits("the same seed twice", twice, once, count);
-        if (HAVE_OWN_PRODUCT) // BLAS may sum in another order
+        if (HAVE_OWN_GEMM) // BLAS may sum in another order
             check_same_bits("against one thread", once, first, count);
         else
             check_equal_within("against one thread", once, first, count, 200 * ROUNDING);

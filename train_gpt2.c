@@ -19,7 +19,7 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 #include "core/ranks/sharing.h"
 #include "core/base/threads.h"
 #include "core/train/trouble.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -844,7 +844,7 @@ int main(int argc, char **argv) {
     ModelTensors tensors;
     MicroBatch batch;
     char memory[512];
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     training_open(&training, argc, argv);
     training_check_memory(&training, memory_machine_bytes(), planned_bytes);
     create_model(&model, &training.settings, training.attention);

@@ -13,7 +13,7 @@ step.
 The same bits from run to run: no atomics on floating-point numbers; every sum has a fixed order. What changes from
 micro-batch to micro-batch reaches the kernels through device memory, so that a captured CUDA graph stays valid.
 */
-#include "attention/linear_gpu.h"
+#include "attention/attention_gpu.h"
 #include "core/gpu/arena_gpu.h"
 #include "core/model/batch_gpu.h"
 #include "core/gpu/dropout_gpu.h"
@@ -557,7 +557,6 @@ typedef struct {
     floatX *head_work;
     double *norm_parts;              // (NORM_BLOCKS and one for each part that is updated)
     StepState *state;                // on the device
-    unsigned long long floored_rows; // counted on the device so far
     BatchGPU batch;
 
     ArenaGPU activation_arena, scratch_arena;
@@ -1031,15 +1030,12 @@ static void update_weights(GPT2 *model, const Settings *settings, int64_t step, 
     if (model->trains == TRAINS_SHARING_MOMENTS) gather_weights(model);
 }
 
-// Waits for the device. What it has counted of floored rows goes to the counter that the training loop reads.
+// Waits for the device.
 static StepState gpt2_state(GPT2 *model) {
     StepState state;
-    unsigned long long floored;
     cuda_check(cudaMemcpyAsync(&state, model->state, sizeof state, cudaMemcpyDeviceToHost, model->stream));
-    linear_gpu_floored_rows(&floored, model->stream);
+    if (model->attention->collect_floored_rows) model->attention->collect_floored_rows(model->stream);
     cuda_check(cudaStreamSynchronize(model->stream));
-    linear_count_floored_rows(floored - model->floored_rows);
-    model->floored_rows = floored;
     return state;
 }
 
@@ -1155,7 +1151,7 @@ int main(int argc, char **argv) {
     ModelTensors tensors;
     MicroBatch batch;
     char memory[512], notes[400] = "";
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     training_open(&training, argc, argv);
     if (parallel_ranks() > 1 && !exchange_gpu_exists())
         die("started as one of %d processes, but built without NCCL; install it and make again", parallel_ranks());

@@ -1,54 +1,24 @@
 // The registry of mechanisms, their options, and their configuration as JSON.
 #include "attention.h"
+#include "registry.h"
 #include "core/base/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// ---- the registry: one line per mechanism, in the order of tables and messages
+// ---- the registry
 
-// clang-format off
-#define MECHANISMS(X) \
-    X(softmax) \
-    X(yat) \
-    X(yat_spherical) \
-    X(uniform) \
-    X(elu) \
-    X(cosformer) \
-    X(favor) \
-    X(rff) \
-    X(slay)
-// clang-format on
-
-#define DECLARE(name) extern const Attention attention_##name;
-MECHANISMS(DECLARE)
-#define ADDRESS(name) &attention_##name,
-const Attention *const attention_registry[] = {MECHANISMS(ADDRESS) NULL};
+#define DECLARE(symbol) extern const Attention attention_##symbol;
+ATTENTIONS(DECLARE)
+#define ADDRESS(symbol) &attention_##symbol,
+const Attention *const attention_registry[] = {ATTENTIONS(ADDRESS) NULL};
 
 const Attention *attention_find(const char *name) {
     for (int i = 0; attention_registry[i]; i++) {
         if (strcmp(attention_registry[i]->name, name) == 0) return attention_registry[i];
     }
     return NULL;
-}
-
-// "softmax, yat, ...": the names of all mechanisms that have any of the options in `uses` (~0u: every mechanism).
-static const char *names_of_users(char *text, size_t size, unsigned uses) {
-    size_t length = 0;
-    text[0] = 0;
-    for (int i = 0; attention_registry[i]; i++) {
-        const Attention *attention = attention_registry[i];
-        if (uses != ~0u && !(attention->uses & uses)) continue;
-        int n = snprintf(text + length, size - length, "%s%s", length ? ", " : "", attention->name);
-        if (n < 0 || (size_t)n >= size - length) break;
-        length += (size_t)n;
-    }
-    return text;
-}
-
-const char *attention_names(char *text, size_t size) {
-    return names_of_users(text, size, ~0u);
 }
 
 // ---- the options: one table for the command line, for the refusals and for JSON
@@ -87,6 +57,32 @@ static const Field fields[] = {
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
+// The fields that the mechanism has: the shared ones that it uses, then its own. Returns their number.
+enum { FIELDS_MAX = FIELDS + ATTENTION_OWN_MAX };
+static int fields_of(Field list[FIELDS_MAX], const Attention *attention) {
+    int n = 0;
+    for (int i = 0; i < FIELDS; i++)
+        if (attention->uses & fields[i].use) list[n++] = fields[i];
+    for (int i = 0; i < ATTENTION_OWN_MAX && attention->own[i].option; i++) {
+        const AttentionOption *own = &attention->own[i];
+        list[n++] = (Field){.option = own->option,
+                            .key = own->key,
+                            .type = OPTION_FLOAT,
+                            .offset = AT(own) + (size_t)i * sizeof(float),
+                            .least = own->least,
+                            .most = own->most,
+                            .help = own->help};
+    }
+    return n;
+}
+
+static int has_option(const Attention *attention, const char *option) {
+    Field list[FIELDS_MAX];
+    for (int i = fields_of(list, attention) - 1; i >= 0; i--)
+        if (!strcmp(list[i].option, option)) return 1;
+    return 0;
+}
+
 static void *field_address(const Field *field, AttentionConfig *config) {
     return (char *)config + field->offset;
 }
@@ -96,21 +92,44 @@ static void field_copy(const Field *field, AttentionConfig *to, const AttentionC
     memcpy((char *)to + field->offset, (const char *)from + field->offset, size);
 }
 
-void attention_add_options(Options *options, AttentionConfig *config) {
-    for (int i = 0; i < FIELDS; i++) {
-        const Field *field = &fields[i];
-        Option option = {.group = "attention",
-                         .name = field->option,
-                         .type = field->type,
-                         .value = field_address(field, config),
-                         .least = field->least,
-                         .most = field->most,
-                         .choices = field->choices,
-                         .help = field->help};
-        options_add(options, &option, 1);
-        Option *added = options_find(options, field->option); // what the default is depends on the mechanism
-        snprintf(added->default_text, sizeof added->default_text, "the attention's own");
+// "softmax, yat, ...": the names of all mechanisms that have the option (NULL: every mechanism).
+static const char *names_of_users(char *text, size_t size, const char *option) {
+    size_t length = 0;
+    text[0] = 0;
+    for (int i = 0; attention_registry[i]; i++) {
+        const Attention *attention = attention_registry[i];
+        if (option && !has_option(attention, option)) continue;
+        int n = snprintf(text + length, size - length, "%s%s", length ? ", " : "", attention->name);
+        if (n < 0 || (size_t)n >= size - length) break;
+        length += (size_t)n;
     }
+    return text;
+}
+
+const char *attention_names(char *text, size_t size) {
+    return names_of_users(text, size, NULL);
+}
+
+static void add_option(Options *options, const Field *field, AttentionConfig *config) {
+    Option option = {.group = "attention",
+                     .name = field->option,
+                     .type = field->type,
+                     .value = field_address(field, config),
+                     .least = field->least,
+                     .most = field->most,
+                     .choices = field->choices,
+                     .help = field->help};
+    options_add(options, &option, 1);
+    Option *added = options_find(options, field->option); // what the default is depends on the mechanism
+    snprintf(added->default_text, sizeof added->default_text, "the attention's own");
+}
+
+void attention_add_options(Options *options, AttentionConfig *config) {
+    Field list[FIELDS_MAX];
+    for (int i = 0; i < FIELDS; i++) add_option(options, &fields[i], config);
+    for (int i = 0; attention_registry[i]; i++)
+        for (int k = 0, n = fields_of(list, attention_registry[i]); k < n; k++)
+            if (!list[k].use) add_option(options, &list[k], config);
 }
 
 static int option_was_given(const Options *options, const char *name) {
@@ -130,6 +149,7 @@ static AttentionConfig default_config(const Attention *attention, const Attentio
                               .max_T = sizes->max_T,
                               .features = sizes->features,
                               .seed = sizes->seed};
+    for (int i = 0; i < ATTENTION_OWN_MAX; i++) config.own[i] = attention->own[i].value;
     if (attention->defaults) attention->defaults(&config);
     return config;
 }
@@ -150,17 +170,19 @@ static int check_config(const Attention *attention, AttentionConfig *config, Err
 }
 
 int attention_configure(const Attention *attention, AttentionConfig *config, const Options *options, Error *error) {
-    AttentionConfig defaults = default_config(attention, config);
-    for (int i = 0; i < FIELDS; i++) {
-        const Field *field = &fields[i];
-        if (!option_was_given(options, field->option)) {
-            field_copy(field, config, &defaults);
-        } else if (!(attention->uses & field->use)) {
-            char owners[256];
-            return error_set(error, "option --%s belongs to %s, not to %s; remove it", field->option,
-                             names_of_users(owners, sizeof owners, field->use), attention->name);
-        }
+    Field list[FIELDS_MAX];
+    AttentionConfig configured = default_config(attention, config);
+    for (int i = 0; options && i < options->count; i++) {
+        const Option *option = &options->items[i];
+        char owners[256];
+        names_of_users(owners, sizeof owners, option->name);
+        if (!option->given || !owners[0] || has_option(attention, option->name)) continue;
+        return error_set(error, "option --%s belongs to %s, not to %s; remove it", option->name, owners,
+                         attention->name);
     }
+    for (int i = 0, n = fields_of(list, attention); i < n; i++)
+        if (option_was_given(options, list[i].option)) field_copy(&list[i], &configured, config);
+    *config = configured;
     return check_config(attention, config, error);
 }
 
@@ -205,11 +227,11 @@ static json_t *field_to_json(const Field *field, const AttentionConfig *config) 
 }
 
 json_t *attention_to_json(const Attention *attention, const AttentionConfig *config) {
+    Field list[FIELDS_MAX];
     json_t *json = json_object();
     json_put(json, "name", json_string(attention->name));
-    for (int i = 0; i < FIELDS; i++) {
-        if (attention->uses & fields[i].use) json_put(json, fields[i].key, field_to_json(&fields[i], config));
-    }
+    for (int i = 0, n = fields_of(list, attention); i < n; i++)
+        json_put(json, list[i].key, field_to_json(&list[i], config));
     // As text: JSON's integers are signed.
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)config->seed);
@@ -255,6 +277,7 @@ static int seed_from_json(AttentionConfig *config, const json_t *json, Error *er
 // The sizes (B, T, C, NH, max_T) are the model's and must be in the config already.
 int attention_from_json(const Attention **attention, AttentionConfig *config, const json_t *json, Error *error) {
     char names[256];
+    Field list[FIELDS_MAX];
     const char *name = json_string_value(json_object_get(json, "name"));
     const Attention *found = name ? attention_find(name) : NULL;
     if (!found) {
@@ -263,11 +286,10 @@ int attention_from_json(const Attention **attention, AttentionConfig *config, co
     }
     *attention = found;
     *config = default_config(found, config);
-    for (int i = 0; i < FIELDS; i++) {
-        const json_t *value = json_object_get(json, fields[i].key);
-        if (!(found->uses & fields[i].use)) continue;
-        if (!value) return error_set(error, "attention %s: \"%s\" is missing", found->name, fields[i].key);
-        if (field_from_json(&fields[i], config, value, error)) return -1;
+    for (int i = 0, n = fields_of(list, found); i < n; i++) {
+        const json_t *value = json_object_get(json, list[i].key);
+        if (!value) return error_set(error, "attention %s: \"%s\" is missing", found->name, list[i].key);
+        if (field_from_json(&list[i], config, value, error)) return -1;
     }
     const json_t *seed = json_object_get(json, "seed");
     if (seed && seed_from_json(config, seed, error)) return -1;

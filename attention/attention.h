@@ -1,8 +1,7 @@
 // The attention layer: one struct of functions per mechanism, chosen once by name. The model never asks which
 // mechanism it has. Projections, residual, LayerNorm, MLP and dropout stay outside.
 //
-// Adding a mechanism: one file attention/NAME.c that defines `const Attention attention_NAME`, one line in the registry
-// (attention/attention.c), one fixture.
+// Adding a mechanism: scripts/new_attention NAME, explained in docs/attentions.md.
 #ifndef ATTENTION_ATTENTION_H
 #define ATTENTION_ATTENTION_H
 
@@ -21,6 +20,8 @@ typedef enum { OMEGA_GAUSSIAN, OMEGA_ORTHOGONAL } OmegaKind;
 typedef enum { FEATURES_RELU, FEATURES_EXP } Features;
 typedef enum { DENOMINATOR_ADD, DENOMINATOR_CLAMP } Denominator;
 
+enum { ATTENTION_OWN_MAX = 4 }; // options that only one mechanism has
+
 typedef struct { // everything a mechanism may know; printed, logged, saved with the checkpoint
     int B, T, C, NH, HS;  // HS = C / NH
     int max_T;            // the model's horizon: positions, cosformer angles
@@ -34,6 +35,7 @@ typedef struct { // everything a mechanism may know; printed, logged, saved with
     int denominator;      // Denominator
     int scale_features;   // 1: feature maps scaled so that delta is negligible (it cancels in the output)
     int chunk;            // rows per chunk of a linear mechanism; 0: chosen by cost
+    float own[ATTENTION_OWN_MAX]; // values of the mechanism's own options, in their order
     uint64_t seed;        // of the constants
 } AttentionConfig;
 
@@ -43,6 +45,14 @@ enum {
     USES_NORMALIZER = 1 << 5, USES_POLY = 1 << 6, USES_FUSION = 1 << 7, USES_OMEGA = 1 << 8, USES_FEATURES = 1 << 9,
     USES_DENOMINATOR = 1 << 10, USES_SCALE = 1 << 11, USES_CHUNK = 1 << 12,
 };
+
+typedef struct { // an option that only one mechanism has: a number, at config->own[its place in the list]
+    const char *option; // on the command line, without the dashes
+    const char *key;    // in JSON: the same word with _ in place of -
+    float value;        // the default
+    float least, most;  // range, inclusive
+    const char *help;
+} AttentionOption;
 
 typedef struct { // one named tensor among a layer's constants (omega, anchors, nodes, weights)
     const char *name;
@@ -55,7 +65,8 @@ enum { ATTENTION_CONSTANTS_MAX = 8 };
 typedef struct {
     const char *name;    // "slay": also what checkpoints say
     const char *summary; // one line for --help and tables
-    unsigned uses;       // USES_...: the options it has
+    unsigned uses;       // USES_...: the shared options it has
+    AttentionOption own[ATTENTION_OWN_MAX]; // its own options; the first without a name ends them
     // Fills in the mechanism's defaults for every option that was not given; `features` is as it was given, or 0.
     void (*defaults)(AttentionConfig *);
     // Refuses a bad configuration before anything is allocated: 0, or -1 and why.
@@ -82,6 +93,9 @@ typedef struct {
     void (*step)(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,
                  const AttentionConfig *);
     double (*flops)(const AttentionConfig *); // floating-point operations of the forward pass per token, all heads
+    // Rows since the program started whose denominator was negative or replaced by its floor: their output is no average
+    // of values. NULL: there are never any.
+    uint64_t (*floored_rows)(void);
 } Attention;
 
 extern const Attention *const attention_registry[]; // ends with NULL

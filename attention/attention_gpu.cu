@@ -1,14 +1,12 @@
 #include "attention_gpu.h"
+#include "registry.h"
 
 #include <string.h>
 
-extern const AttentionGPU attention_gpu_softmax, attention_gpu_yat, attention_gpu_yat_spherical, attention_gpu_uniform,
-    attention_gpu_elu, attention_gpu_cosformer, attention_gpu_favor, attention_gpu_rff, attention_gpu_slay;
-
-const AttentionGPU *const attention_gpu_registry[] = {
-    &attention_gpu_softmax, &attention_gpu_yat,   &attention_gpu_yat_spherical, &attention_gpu_uniform,
-    &attention_gpu_elu,     &attention_gpu_cosformer, &attention_gpu_favor,     &attention_gpu_rff,
-    &attention_gpu_slay,    NULL};
+#define DECLARE(symbol) extern const AttentionGPU attention_gpu_##symbol;
+ATTENTIONS(DECLARE)
+#define ADDRESS(symbol) &attention_gpu_##symbol,
+const AttentionGPU *const attention_gpu_registry[] = {ATTENTIONS(ADDRESS) NULL};
 
 const AttentionGPU *attention_gpu_find(const char *name) {
     for (int i = 0; attention_gpu_registry[i]; i++)

@@ -30,6 +30,9 @@ struct AttentionGPU {
     int (*check)(const AttentionConfig *, char *why, size_t size);
     // Where there are several implementations: which one trains this configuration, and why. NULL: there is only one.
     void (*describe)(const AttentionConfig *, char *text, size_t size) = NULL;
+    // Adds the rows that the device has counted since the last call to the C twin's floored_rows; waits for the stream.
+    // NULL: nothing is counted.
+    void (*collect_floored_rows)(cudaStream_t stream) = NULL;
 };
 
 extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL

@@ -2,7 +2,7 @@
 // product of two, cos(a - b) = cos a cos b + sin a sin b: the inner factor of the features, (cos, sin) of the position.
 // The horizon is the model's context length, so that a prefix does not depend on what follows.
 #include "linear.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 static void cosformer_features(LinearFeatures *features, const real *x, LinearRows rows, const real *packed,
                                const AttentionConfig *config) {

@@ -1,6 +1,6 @@
 // elu: phi(x) = x + 1 for x > 0, exp(x) below (Katharopoulos et al. 2020). Always positive, no constants.
 #include "linear.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <stdio.h>
 

@@ -6,7 +6,7 @@
 // weighs keys against each other by it as online softmax does.
 #include "linear.h"
 #include "omega.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <math.h>
 #include <stdio.h>

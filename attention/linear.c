@@ -1,5 +1,5 @@
 #include "linear_core.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <omp.h>
 #include <stdatomic.h>
@@ -43,13 +43,14 @@ int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config
 // numerator (rows, HS) += phi(q) matrix; denominator (TILE) += phi(q) vector
 static void read_state(Worker *worker, State state, int rows) {
     const LinearMap *map = worker->map;
-    int inner = max_int(map->inner, 1), HS = worker->HS, lanes = tile_lanes(rows), step = linear_block_outers(map);
+    int inner = max_int(map->inner, 1), stride = worker->stride, lanes = tile_lanes(rows);
+    int step = linear_block_outers(map);
     for (int from = 0; from < map->outer; from += step) {
         int count = min_int(step, map->outer - from), width = count * inner;
         const real *phi = linear_expand(worker->phi, &worker->q, from, count, lanes, map->inner);
         const real *vector = state.vector + (size_t)from * inner;
-        tile_multiply(worker->numerator, HS, (TileLeft){phi, 1, TILE}, state.matrix + (size_t)from * inner * HS, HS,
-                      rows, HS, width, 1, TILE_FULL);
+        tile_multiply(worker->numerator, stride, (TileLeft){phi, 1, TILE}, state.matrix + (size_t)from * inner * stride,
+                      stride, rows, stride, width, 1, TILE_FULL);
         tile_multiply(worker->denominator, TILE, (TileLeft){vector, width, 1}, phi, TILE, 1, lanes, width, 1,
                       TILE_FULL);
     }
@@ -58,7 +59,7 @@ static void read_state(Worker *worker, State state, int rows) {
 // Adds a tile of keys to the numerator and the denominator of the only query: products of a matrix and a vector.
 static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows) {
     const LinearMap *map = worker->map;
-    int lanes = tile_lanes(key_rows), HS = worker->HS;
+    int lanes = tile_lanes(key_rows), stride = worker->stride;
     real *scores = worker->scores, *inner = worker->inner_scores;
     tile_multiply(scores, TILE, (TileLeft){worker->q.outer, 1, TILE}, keys->features.outer, TILE, 1, lanes, map->outer,
                   0, TILE_FULL);
@@ -72,12 +73,13 @@ static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows) 
     if (map->inner)
         for (int j = 0; j < lanes; j++) scores[j] *= inner[j];
     for (int j = 0; j < key_rows; j++) worker->denominator[0] += scores[j];
-    tile_multiply(worker->numerator, HS, (TileLeft){scores, TILE, 1}, keys->v, HS, 1, HS, key_rows, 1, TILE_FULL);
+    tile_multiply(worker->numerator, stride, (TileLeft){scores, TILE, 1}, keys->v, stride, 1, stride, key_rows, 1,
+                  TILE_FULL);
 }
 
 // Adds a tile of keys to the numerators and denominators of the current queries.
 static void add_pairs(Worker *worker, const KeyTile *keys, int key_rows, int rows, int offset) {
-    int lanes = tile_lanes(rows), HS = worker->HS, diagonal = offset == 0;
+    int lanes = tile_lanes(rows), stride = worker->stride, diagonal = offset == 0;
     linear_pair_scores(worker, &keys->features, key_rows, lanes, diagonal);
     if (worker->map->inner)
         for (int j = 0; j < key_rows; j++)
@@ -85,8 +87,8 @@ static void add_pairs(Worker *worker, const KeyTile *keys, int key_rows, int row
     linear_mask_future(worker->scores, key_rows, lanes, offset);
     for (int j = 0; j < key_rows; j++)
         for (int i = 0; i < lanes; i++) worker->denominator[i] += worker->scores[j * TILE + i];
-    tile_multiply(worker->numerator, HS, (TileLeft){worker->scores, 1, TILE}, keys->v, HS, rows, HS, key_rows, 1,
-                  diagonal ? TILE_A_LOWER : TILE_FULL);
+    tile_multiply(worker->numerator, stride, (TileLeft){worker->scores, 1, TILE}, keys->v, stride, rows, stride,
+                  key_rows, 1, diagonal ? TILE_A_LOWER : TILE_FULL);
 }
 
 // ---- forward
@@ -136,7 +138,7 @@ static void write_outputs(Worker *worker, HeadOutput output, int row, int rows) 
         real g = stabilised(worker->denominator[i], worker->map, worker->config);
         doubtful += worker->denominator[i] < 0 || linear_is_floored(g, worker->map, worker->config);
         real *out = output.out + (size_t)(row + i) * output.stride;
-        for (int c = 0; c < HS; c++) out[c] = worker->numerator[i * HS + c] / g;
+        for (int c = 0; c < HS; c++) out[c] = worker->numerator[i * worker->stride + c] / g;
         if (output.denominator) output.denominator[row + i] = g;
         if (output.running_max) output.running_max[row + i] = worker->running_max[i];
     }
@@ -155,7 +157,7 @@ static void relate_scales(Worker *worker, const real *key_scale, int rows, real 
 }
 
 static void clear_sums(Worker *worker) {
-    memset(worker->numerator, 0, sizeof(real) * (size_t)TILE * worker->HS);
+    memset(worker->numerator, 0, sizeof(real) * (size_t)TILE * worker->stride);
     memset(worker->denominator, 0, sizeof(real) * TILE);
 }
 
@@ -238,7 +240,7 @@ static void copy_columns(real *to, const real *from, int width, int count) {
 // Puts the keys and values of the rows into a tile of the cache, from `column` on.
 static void cache_keys(Worker *worker, const KeyTile *tile, HeadInput input, int row, LinearRows rows, int column) {
     const LinearMap *map = worker->map;
-    KeyTile fresh = {.features = worker->q, .v = tile->v + (size_t)column * worker->HS};
+    KeyTile fresh = {.features = worker->q, .v = tile->v + (size_t)column * worker->stride};
     linear_load_key_tile(worker, &fresh, input, row, rows);
     copy_columns(tile->features.outer + column, fresh.features.outer, map->outer, rows.count);
     if (map->log_scaled)

@@ -3,14 +3,6 @@
 
 #include <string.h>
 
-static int min_int(int a, int b) {
-    return a < b ? a : b;
-}
-
-static int max_int(int a, int b) {
-    return a > b ? a : b;
-}
-
 static int parts_of(int rows, int part) {
     return (rows + part - 1) / part;
 }
@@ -377,8 +369,13 @@ static void write_outputs(const Pass *pass, floatX *out, float *saved) {
     launch_check();
 }
 
-void linear_gpu_floored_rows(unsigned long long *rows, cudaStream_t stream) {
-    cuda_check(cudaMemcpyFromSymbolAsync(rows, floored_rows, sizeof *rows, 0, cudaMemcpyDeviceToHost, stream));
+void linear_gpu_collect_floored_rows(cudaStream_t stream) {
+    static unsigned long long collected;
+    unsigned long long rows;
+    cuda_check(cudaMemcpyFromSymbolAsync(&rows, floored_rows, sizeof rows, 0, cudaMemcpyDeviceToHost, stream));
+    cuda_check(cudaStreamSynchronize(stream));
+    linear_count_floored_rows(rows - collected);
+    collected = rows;
 }
 
 // One segment; carries are the states before and behind it, either may be NULL.

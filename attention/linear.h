@@ -108,6 +108,6 @@ enum { LINEAR_OUTER_MAX = 65536 }; // outer features, for the mechanisms' checks
 // Their places in a struct Attention.
 #define LINEAR_ATTENTION_FIELDS                                                                                        \
     .saved_size = saved_size, .work_size = work_size, .cache_size = cache_size, .forward = forward,                    \
-    .backward = backward, .step = step, .flops = flops
+    .backward = backward, .step = step, .flops = flops, .floored_rows = linear_floored_rows
 
 #endif

@@ -37,9 +37,9 @@ typedef struct { // what the forward pass left, and the incoming gradient, for o
     int d_stride;
 } HeadGradient;
 
-// x (HS, TILE) -> rows (n, HS; leading dimension `stride`)
-static void store_features(real *rows, int stride, const real *x, int n, int HS) {
-    tile_transpose(rows, stride, x, TILE, HS, n, 0);
+// x (width, TILE) -> rows (n, width; leading dimension `stride`)
+static void store_features(real *rows, int stride, const real *x, int n, int width) {
+    tile_transpose(rows, stride, x, TILE, width, n, 0);
 }
 
 // The state before every chunk of rows [start, end), from a sweep over the keys; `history` is the one before the first.
@@ -79,19 +79,17 @@ static real scale_gradient(const Worker *worker, real dot, real g) {
 
 // gamma and beta of a tile of queries. `d_scale` (TILE) is for log_scaled maps, NULL for others.
 static void load_output_gradient(Worker *worker, HeadGradient gradient, int row, int rows, real *d_scale) {
-    int HS = worker->HS;
+    int HS = worker->HS, stride = worker->stride;
+    if (stride > HS || rows < TILE) memset(worker->gamma, 0, sizeof(real) * (size_t)TILE * stride);
     for (int i = 0; i < rows; i++) {
         const real *dout = row_at(gradient.dout, row + i, gradient.stride);
         real g = gradient.denominator[row + i], dot = output_dot(gradient, row + i, HS);
-        for (int c = 0; c < HS; c++) worker->gamma[i * HS + c] = dout[c] / g;
+        for (int c = 0; c < HS; c++) worker->gamma[i * stride + c] = dout[c] / g;
         worker->beta[i] = sum_gradient(worker, dot, g);
         if (d_scale) d_scale[i] = scale_gradient(worker, dot, g);
     }
-    for (int i = rows; i < tile_lanes(rows); i++) {
-        worker->beta[i] = 0;
-        memset(worker->gamma + (size_t)i * HS, 0, (size_t)HS * sizeof(real));
-    }
-    tile_transpose(worker->gamma_features, TILE, worker->gamma, HS, tile_lanes(rows), HS, 0);
+    for (int i = rows; i < tile_lanes(rows); i++) worker->beta[i] = 0;
+    tile_transpose(worker->gamma_features, TILE, worker->gamma, stride, tile_lanes(rows), HS, 0);
 }
 
 // d_phi (F, TILE) = matrix right + vector weights, contracted into the gradients of the factors at once.
@@ -101,10 +99,12 @@ static void gradient_from_state(Worker *worker, LinearFeatures *d, State state, 
     int inner = max_int(map->inner, 1), HS = worker->HS, lanes = tile_lanes(rows), step = linear_block_outers(map);
     for (int from = 0; from < map->outer; from += step) {
         int count = min_int(step, map->outer - from), width = count * inner;
-        const real *matrix = state.matrix + (size_t)from * inner * HS, *vector = state.vector + (size_t)from * inner;
+        const real *matrix = state.matrix + (size_t)from * inner * worker->stride;
+        const real *vector = state.vector + (size_t)from * inner;
         for (int f = 0; f < width; f++)
             for (int i = 0; i < lanes; i++) worker->d_phi[f * TILE + i] = weights ? vector[f] * weights[i] : vector[f];
-        tile_multiply(worker->d_phi, TILE, (TileLeft){matrix, HS, 1}, right, TILE, width, lanes, HS, 1, TILE_FULL);
+        tile_multiply(worker->d_phi, TILE, (TileLeft){matrix, worker->stride, 1}, right, TILE, width, lanes, HS, 1,
+                      TILE_FULL);
         contract(d, worker->d_phi, features, from, count, lanes, map);
     }
 }
@@ -112,12 +112,14 @@ static void gradient_from_state(Worker *worker, LinearFeatures *d, State state, 
 // dv (rows, HS) += phi(k) U
 static void value_gradient_from_sums(Worker *worker, const KeyTile *keys, int rows) {
     const LinearMap *map = worker->map;
-    int inner = max_int(map->inner, 1), HS = worker->HS, lanes = tile_lanes(rows), step = linear_block_outers(map);
+    int inner = max_int(map->inner, 1), stride = worker->stride, lanes = tile_lanes(rows);
+    int step = linear_block_outers(map);
     for (int from = 0; from < map->outer; from += step) {
         int count = min_int(step, map->outer - from), width = count * inner;
         const real *phi = linear_expand(worker->phi, &keys->features, from, count, lanes, map->inner);
-        tile_multiply(keys->dv, HS, (TileLeft){phi, 1, TILE}, worker->query_sums.matrix + (size_t)from * inner * HS, HS,
-                      rows, HS, width, 1, TILE_FULL);
+        tile_multiply(keys->dv, stride, (TileLeft){phi, 1, TILE},
+                      worker->query_sums.matrix + (size_t)from * inner * stride, stride, rows, stride, width, 1,
+                      TILE_FULL);
     }
 }
 
@@ -131,17 +133,17 @@ static void begin_key_gradients(Worker *worker, int count, int has_future) {
     const LinearMap *map = worker->map;
     for (int row = 0; row < count; row += TILE) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
-        int rows = min_int(TILE, count - row), lanes = tile_lanes(rows), HS = worker->HS;
+        int rows = min_int(TILE, count - row), lanes = tile_lanes(rows), stride = worker->stride;
         clear_features(&tile.d, map);
-        memset(tile.d_outer_rows, 0, sizeof(real) * (size_t)map->outer * TILE);
-        memset(tile.d_inner_rows, 0, sizeof(real) * (size_t)map->inner * TILE);
-        memset(tile.dv, 0, sizeof(real) * (size_t)TILE * HS);
+        memset(tile.d_outer_rows, 0, sizeof(real) * (size_t)tile_stride(map->outer) * TILE);
+        memset(tile.d_inner_rows, 0, sizeof(real) * (size_t)tile_stride(map->inner) * TILE);
+        memset(tile.dv, 0, sizeof(real) * (size_t)TILE * stride);
         if (!has_future) continue;
         if (map->log_scaled)
             linear_set_relative_scale(&tile.features, tile.features.log_scale, 1, -*worker->query_sums.log_scale,
                                       lanes);
-        for (int i = rows; i < lanes; i++) memset(tile.v + (size_t)i * HS, 0, (size_t)HS * sizeof(real));
-        tile_transpose(worker->x, TILE, tile.v, HS, lanes, HS, 0);
+        for (int i = rows; i < lanes; i++) memset(tile.v + (size_t)i * stride, 0, (size_t)stride * sizeof(real));
+        tile_transpose(worker->x, TILE, tile.v, stride, lanes, worker->HS, 0);
         gradient_from_state(worker, &tile.d, worker->query_sums, &tile.features, worker->x, NULL, rows);
         value_gradient_from_sums(worker, &tile, rows);
     }
@@ -152,8 +154,8 @@ static void begin_key_gradients(Worker *worker, int count, int has_future) {
 static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, int lanes, int diagonal) {
     int HS = worker->HS;
     for (int j = 0; j < key_rows; j++) memcpy(worker->d_scores + j * TILE, worker->beta, sizeof(real) * (size_t)lanes);
-    tile_multiply(worker->d_scores, TILE, (TileLeft){keys->v, HS, 1}, worker->gamma_features, TILE, key_rows, lanes, HS,
-                  1, diagonal ? TILE_C_UPPER : TILE_FULL);
+    tile_multiply(worker->d_scores, TILE, (TileLeft){keys->v, worker->stride, 1}, worker->gamma_features, TILE,
+                  key_rows, lanes, HS, 1, diagonal ? TILE_C_UPPER : TILE_FULL);
     if (worker->map->inner)
         for (int i = 0; i < key_rows * TILE; i++) {
             real d = worker->d_scores[i], outer = worker->scores[i], inner = worker->inner_scores[i];
@@ -174,13 +176,13 @@ static void factor_gradients(real *dq, real *dk_rows, const real *k, const real 
                              int width, int key_rows, int rows, int diagonal) {
     tile_multiply(dq, TILE, (TileLeft){k, TILE, 1}, d_scores, TILE, width, tile_lanes(rows), key_rows, 1,
                   diagonal ? TILE_B_UPPER : TILE_FULL);
-    tile_multiply(dk_rows, width, (TileLeft){d_scores, TILE, 1}, q_rows, width, key_rows, width, rows, 1,
-                  diagonal ? TILE_A_UPPER : TILE_FULL);
+    tile_multiply(dk_rows, tile_stride(width), (TileLeft){d_scores, TILE, 1}, q_rows, tile_stride(width), key_rows,
+                  tile_stride(width), rows, 1, diagonal ? TILE_A_UPPER : TILE_FULL);
 }
 
 static void add_pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, int rows, int diagonal) {
     const LinearMap *map = worker->map;
-    int lanes = tile_lanes(rows), HS = worker->HS;
+    int lanes = tile_lanes(rows), stride = worker->stride;
     linear_pair_scores(worker, &keys->features, key_rows, lanes, diagonal);
     pair_gradients(worker, keys, key_rows, lanes, diagonal);
     factor_gradients(worker->dq.outer, keys->d_outer_rows, keys->features.outer, worker->q_outer_rows, worker->d_scores,
@@ -188,8 +190,8 @@ static void add_pair_gradients(Worker *worker, const KeyTile *keys, int key_rows
     if (map->inner && !map->fixed_inner)
         factor_gradients(worker->dq.inner, keys->d_inner_rows, keys->features.inner, worker->q_inner_rows,
                          worker->d_inner_scores, map->inner, key_rows, rows, diagonal);
-    tile_multiply(keys->dv, HS, (TileLeft){worker->scores, TILE, 1}, worker->gamma, HS, key_rows, HS, rows, 1,
-                  diagonal ? TILE_A_UPPER : TILE_FULL);
+    tile_multiply(keys->dv, stride, (TileLeft){worker->scores, TILE, 1}, worker->gamma, stride, key_rows, stride, rows,
+                  1, diagonal ? TILE_A_UPPER : TILE_FULL);
 }
 
 // log_scaled maps: the largest scale that each query has seen, and the factor from there to `reference`
@@ -215,8 +217,9 @@ static void backward_queries(Worker *worker, HeadInput input, HeadGradient gradi
     }
     if (has_history)
         gradient_from_state(worker, &worker->dq, worker->state, &worker->q, worker->gamma_features, worker->beta, rows);
-    tile_transpose(worker->q_outer_rows, map->outer, worker->q.outer, TILE, map->outer, rows, 0);
-    if (!map->fixed_inner) tile_transpose(worker->q_inner_rows, map->inner, worker->q.inner, TILE, map->inner, rows, 0);
+    store_features(worker->q_outer_rows, tile_stride(map->outer), worker->q.outer, rows, map->outer);
+    if (!map->fixed_inner)
+        store_features(worker->q_inner_rows, tile_stride(map->inner), worker->q.inner, rows, map->inner);
     for (int j = 0; j <= index; j++) {
         KeyTile keys = linear_key_tile(worker, j);
         add_pair_gradients(worker, &keys, j < index ? TILE : rows, rows, j == index);
@@ -245,13 +248,14 @@ static void end_key_gradients(Worker *worker, HeadGradient gradient, int start, 
         KeyTile tile = linear_key_tile(worker, row / TILE);
         int rows = min_int(TILE, count - row);
         size_t at = (size_t)(start + row) * gradient.d_stride;
-        tile_transpose(tile.d.outer, TILE, tile.d_outer_rows, map->outer, rows, map->outer, 1);
-        if (!map->fixed_inner) tile_transpose(tile.d.inner, TILE, tile.d_inner_rows, map->inner, rows, map->inner, 1);
+        tile_transpose(tile.d.outer, TILE, tile.d_outer_rows, tile_stride(map->outer), rows, map->outer, 1);
+        if (!map->fixed_inner)
+            tile_transpose(tile.d.inner, TILE, tile.d_inner_rows, tile_stride(map->inner), rows, map->inner, 1);
         map->gradient(worker->x, &tile.d, &tile.features, (LinearRows){start + row, rows}, worker->packed,
                       worker->config);
         store_features(gradient.dk + at, gradient.d_stride, worker->x, rows, HS);
         for (int i = 0; i < rows; i++)
-            memcpy(gradient.dv + at + (size_t)i * gradient.d_stride, tile.dv + (size_t)i * HS,
+            memcpy(gradient.dv + at + (size_t)i * gradient.d_stride, tile.dv + (size_t)i * worker->stride,
                    (size_t)HS * sizeof(real));
     }
 }

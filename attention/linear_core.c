@@ -1,6 +1,6 @@
 #include "linear_core.h"
 #include "range.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <omp.h>
 #include <string.h>
@@ -23,12 +23,12 @@ static LinearFeatures layout_features(Layout *layout, const LinearMap *map, int 
 
 static KeyTile layout_key_tile(Layout *layout, const LinearMap *map, int HS, int backward) {
     KeyTile tile = {.features = layout_features(layout, map, backward ? map->tape : 0),
-                    .v = layout_take(layout, (size_t)TILE * HS)};
+                    .v = layout_take(layout, (size_t)TILE * tile_stride(HS))};
     if (!backward) return tile;
     tile.d = layout_features(layout, map, 0);
-    tile.d_outer_rows = layout_take(layout, (size_t)TILE * map->outer);
-    tile.d_inner_rows = layout_take(layout, (size_t)TILE * map->inner);
-    tile.dv = layout_take(layout, (size_t)TILE * HS);
+    tile.d_outer_rows = layout_take(layout, (size_t)TILE * tile_stride(map->outer));
+    tile.d_inner_rows = layout_take(layout, (size_t)TILE * tile_stride(map->inner));
+    tile.dv = layout_take(layout, (size_t)TILE * tile_stride(HS));
     return tile;
 }
 
@@ -51,9 +51,9 @@ static void lay_out_backward(Worker *worker, Layout *layout, int rows) {
     const LinearMap *map = worker->map;
     int HS = worker->HS;
     worker->dq = layout_features(layout, map, 0);
-    worker->q_outer_rows = layout_take(layout, (size_t)TILE * map->outer);
-    worker->q_inner_rows = layout_take(layout, (size_t)TILE * map->inner);
-    worker->gamma = layout_take(layout, (size_t)TILE * HS);
+    worker->q_outer_rows = layout_take(layout, (size_t)TILE * tile_stride(map->outer));
+    worker->q_inner_rows = layout_take(layout, (size_t)TILE * tile_stride(map->inner));
+    worker->gamma = layout_take(layout, (size_t)TILE * worker->stride);
     worker->gamma_features = layout_take(layout, (size_t)TILE * HS);
     worker->beta = layout_take(layout, TILE);
     worker->d_scores = layout_take(layout, TILE * TILE);
@@ -69,7 +69,7 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows
                       const AttentionConfig *config) {
     int HS = config->HS;
     Layout layout = {base, 0};
-    *worker = (Worker){.map = map, .config = config, .HS = HS, .backward = backward, .chunk = chunk};
+    *worker = (Worker){.map = map, .config = config, .HS = HS, .stride = tile_stride(HS), .backward = backward, .chunk = chunk};
     worker->packed = layout_take(&layout, map->packed_size);
     worker->x = layout_take(&layout, (size_t)HS * TILE);
     worker->q = layout_features(&layout, map, map->tape);
@@ -78,7 +78,7 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows
     worker->d_phi = layout_take(&layout, backward ? phi_size : 0);
     worker->inner_scores = layout_take(&layout, TILE * TILE);
     worker->scores = layout_take(&layout, TILE * TILE);
-    worker->numerator = layout_take(&layout, (size_t)TILE * HS);
+    worker->numerator = layout_take(&layout, (size_t)TILE * worker->stride);
     worker->denominator = layout_take(&layout, TILE);
     worker->running_max = layout_take(&layout, TILE);
     if (!map->squared_inner) {
@@ -103,10 +103,12 @@ static void load_features(real *x, const real *rows, int stride, int n, int HS) 
     }
 }
 
-// rows (n, HS; leading dimension `stride`) -> v (TILE, HS)
+// rows (n, HS; leading dimension `stride`) -> v (TILE, HS), with zeros up to whole vectors
 static void load_rows(real *v, const real *rows, int stride, int n, int HS) {
-    for (int i = 0; i < n; i++)
-        for (int c = 0; c < HS; c++) v[i * HS + c] = limited_input(rows[(size_t)i * stride + c]);
+    for (int i = 0; i < n; i++, v += tile_stride(HS)) {
+        for (int c = 0; c < HS; c++) v[c] = limited_input(rows[(size_t)i * stride + c]);
+        for (int c = HS; c < tile_stride(HS); c++) v[c] = 0;
+    }
 }
 
 HeadInput linear_head_input(const real *qkv, int task, const AttentionConfig *config) {
@@ -162,12 +164,12 @@ const real *linear_expand(real *phi, const LinearFeatures *features, int from, i
 
 // The matrix, the vector and the log scale.
 size_t linear_state_size(const LinearMap *map, int HS) {
-    return linear_feature_count(map) * ((size_t)HS + 1) + 1;
+    return linear_feature_count(map) * ((size_t)tile_stride(HS) + 1) + 1;
 }
 
 State linear_state_at(real *base, const LinearMap *map, int HS) {
-    size_t F = linear_feature_count(map);
-    return (State){base, base + F * (size_t)HS, base + F * ((size_t)HS + 1)};
+    size_t F = linear_feature_count(map), size = F * (size_t)tile_stride(HS);
+    return (State){base, base + size, base + size + F};
 }
 
 void linear_clear_state(State state, const LinearMap *map, int HS) {
@@ -178,13 +180,14 @@ void linear_clear_state(State state, const LinearMap *map, int HS) {
 void linear_add_to_state(Worker *worker, State state, const LinearFeatures *features, const real *right,
                          const real *weights, int rows) {
     const LinearMap *map = worker->map;
-    int inner = max_int(map->inner, 1), HS = worker->HS, lanes = tile_lanes(rows), step = linear_block_outers(map);
+    int inner = max_int(map->inner, 1), stride = worker->stride, lanes = tile_lanes(rows);
+    int step = linear_block_outers(map);
     for (int from = 0; from < map->outer; from += step) {
         int count = min_int(step, map->outer - from), width = count * inner;
         const real *phi = linear_expand(worker->phi, features, from, count, lanes, map->inner);
         real *vector = state.vector + (size_t)from * inner;
-        tile_multiply(state.matrix + (size_t)from * inner * HS, HS, (TileLeft){phi, TILE, 1}, right, HS, width, HS,
-                      rows, 1, TILE_FULL);
+        tile_multiply(state.matrix + (size_t)from * inner * stride, stride, (TileLeft){phi, TILE, 1}, right, stride,
+                      width, stride, rows, 1, TILE_FULL);
         for (int f = 0; f < width; f++) {
             real sum = 0;
             const real *row = phi + (size_t)f * TILE;

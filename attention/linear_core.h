@@ -3,16 +3,9 @@
 #define ATTENTION_LINEAR_CORE_H
 
 #include "linear.h"
+#include "core/base/numbers.h"
 
 #include <stddef.h>
-
-static inline int min_int(int a, int b) {
-    return a < b ? a : b;
-}
-
-static inline int max_int(int a, int b) {
-    return a > b ? a : b;
-}
 
 static inline int chunks_of(int rows, int chunk) {
     return (rows + chunk - 1) / chunk;
@@ -40,7 +33,7 @@ typedef struct { // hands out pieces of a block; without a block it only counts
 
 typedef struct { // a tile of keys and values
     LinearFeatures features;
-    real *v; // (TILE, HS)
+    real *v; // (TILE, HS), as all rows of HS numbers here `stride` apart
     // for the backward pass
     LinearFeatures d;                  // gradients of the features ...
     real *d_outer_rows, *d_inner_rows; // ... and their part that comes from pairs: (TILE, outer), (TILE, inner)
@@ -55,7 +48,8 @@ typedef struct { // sum of phi(k) v^T (F, HS) and phi(k) (F), or of phi(q) gamma
 typedef struct { // what one thread works with
     const LinearMap *map;
     const AttentionConfig *config;
-    int HS, backward;
+    int HS, stride; // of a head: its size, and that in whole vectors
+    int backward;
     int chunk;            // rows
     real *packed;         // the constants of the current head
     real *x;              // (HS, TILE) an input or its gradient, feature-major

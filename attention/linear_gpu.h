@@ -121,8 +121,7 @@ void linear_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos
                      const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream);
 int linear_gpu_check(const LinearMapGPU *map, const AttentionConfig *config, char *why, size_t size);
 
-// The twin of linear_floored_rows: *rows is there when the stream has been waited for.
-void linear_gpu_floored_rows(unsigned long long *rows, cudaStream_t stream);
+void linear_gpu_collect_floored_rows(cudaStream_t stream);
 
 // Numbers of scratch that one segment of a pass may take, unless a single chunk takes more: 256 MB. Tests make it
 // small, to have many segments.
@@ -164,7 +163,8 @@ extern size_t linear_gpu_segment_numbers;
     }                                                                                                                  \
     extern "C" const Attention attention_##name;                                                                       \
     extern const AttentionGPU attention_gpu_##name;                                                                    \
-    const AttentionGPU attention_gpu_##name = {&attention_##name, saved_size, work_size, cache_size,                   \
-                                               forward,           backward,   step,      check}
+    const AttentionGPU attention_gpu_##name = {                                                                        \
+        &attention_##name, saved_size, work_size, cache_size, forward,                                                 \
+        backward,          step,       check,     NULL,       linear_gpu_collect_floored_rows}
 
 #endif

@@ -5,7 +5,8 @@
 #ifndef ATTENTION_LINEAR_TILE_H
 #define ATTENTION_LINEAR_TILE_H
 
-#include "core/base/real.h"
+#include "core/base/numbers.h"
+#include "core/math/vectors.h"
 
 enum {
     TILE = 64,      // rows of a sequence in one tile
@@ -26,7 +27,7 @@ typedef struct { // the left factor: element (i,k) is at[i * row + k * column], 
     int row, column;
 } TileLeft;
 
-// c (rows, columns; leading dimension c_row) = a (rows, depth) * b (depth, columns; leading dimension b_row),
+// c (rows, columns, which are whole vectors; leading dimension c_row) = a (rows, depth) * b (depth, columns; leading dimension b_row),
 // added to what is in c when `accumulate`.
 void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int rows, int columns, int depth,
                    int accumulate, TileShape shape);
@@ -37,7 +38,12 @@ void tile_transpose(real *out, int out_row, const real *in, int in_row, int rows
 
 // A number of rows rounded up to whole lanes.
 static inline int tile_lanes(int rows) {
-    return (rows + TILE_LANES - 1) / TILE_LANES * TILE_LANES;
+    return (int)round_up((size_t)rows, TILE_LANES);
+}
+
+// The length of a row of n numbers that products have as columns: whole vectors.
+static inline int tile_stride(int n) {
+    return (int)round_up((size_t)n, LANES);
 }
 
 #endif

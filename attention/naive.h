@@ -4,16 +4,31 @@
 #define ATTENTION_NAIVE_H
 
 #include "attention.h"
+#include "registry.h"
 
 // q, k, v, o: (T, HS) of one head. `constants` are the layer's, in double, laid out as attention_constants says; NULL
 // for mechanisms without any. `head` chooses among those that differ by head.
 typedef void NaiveAttention(double *o, const double *q, const double *k, const double *v, const double *constants,
                             int head, int T, const AttentionConfig *config);
 
-// attention/naive_quadratic.c
-NaiveAttention naive_softmax, naive_yat, naive_yat_spherical;
-// attention/naive_linear.c
-NaiveAttention naive_uniform, naive_elu, naive_cosformer, naive_favor, naive_rff, naive_slay;
+// naive_softmax, ... A mechanism may lack its twin: the weak symbol is NULL then, which test_registry reports by name.
+#define DECLARE_TWIN(symbol)                                                                                           \
+    extern const Attention attention_##symbol;                                                                         \
+    __attribute__((weak)) NaiveAttention naive_##symbol;
+ATTENTIONS(DECLARE_TWIN)
+
+typedef struct {
+    const Attention *attention;
+    NaiveAttention *naive;
+} NaiveTwin;
+#define NAIVE_TWIN(symbol) {&attention_##symbol, naive_##symbol},
+extern const NaiveTwin naive_quadratic_twins[], naive_linear_twins[]; // end with {NULL, NULL}
+
+static inline NaiveAttention *naive_twin(const NaiveTwin *twins, const Attention *attention) {
+    while (twins->attention && twins->attention != attention) twins++;
+    return twins->naive;
+}
+
 // The features of one vector x (HS) whose products are slay's scores: phi (R, M, P), with fusion tensor and any polynomial
 // that has features.
 void naive_slay_features(double *phi, const double *x, const double *constants, int head,

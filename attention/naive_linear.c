@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const Attention attention_favor, attention_rff, attention_slay;
-
 // ---- what they share: o_i = sum_{j<=i} A_ij v_j / g_i
 
 static double stabilised(double z, int is_signed, const AttentionConfig *config) {
@@ -308,3 +306,7 @@ void naive_slay(double *o, const double *q, const double *k, const double *v, co
     free(E_q);
     free(E_k);
 }
+
+// ---- all of them
+
+const NaiveTwin naive_linear_twins[] = {LINEAR_ATTENTIONS(NAIVE_TWIN){NULL, NULL}};

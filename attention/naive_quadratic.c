@@ -77,3 +77,7 @@ void naive_yat_spherical(double *o, const double *q, const double *k, const doub
     }
     free(weight);
 }
+
+// ---- all of them
+
+const NaiveTwin naive_quadratic_twins[] = {QUADRATIC_ATTENTIONS(NAIVE_TWIN){NULL, NULL}};

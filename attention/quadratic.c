@@ -1,5 +1,6 @@
 #include "quadratic.h"
-#include "tile.h"
+#include "quadratic_tile.h"
+#include "core/base/numbers.h"
 #include "exponential.h"
 
 #include <string.h>
@@ -30,10 +31,6 @@ static Core core_of(const QuadraticKernel *kernel, const AttentionConfig *config
     core.query_tile = config->chunk > 0 ? config->chunk : DEFAULT_TILE;
     core.key_tile = round_up(core.query_tile, PANEL);
     return core;
-}
-
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
 }
 
 typedef struct {      // what queries need of one head's keys and values; a decoding cache holds one per head
@@ -305,7 +302,7 @@ static void attend(const Core *core, real *out, const real *q, size_t first, siz
     }
     memset(s->sums, 0, n * core->width * sizeof *s->sums);
     for (size_t key = 0; key < first + n; key += core->key_tile) {
-        Tile tile = tile_of(core, first, n, key, least(core->key_tile, first + n - key));
+        Tile tile = tile_of(core, first, n, key, min_size(core->key_tile, first + n - key));
         score_tile(core, s, &tile, s->queries, s->norms, memory->key_panels + key * core->width,
                    memory->key_norms + key);
         weigh_tile(core, s, &tile);
@@ -349,12 +346,12 @@ typedef struct { // one head's rows first .. first + n - 1, which join its memor
 static void remember_tile(const Core *core, const HeadRows *rows, size_t t, Scratch s) {
     size_t C = core->config->C, tile = core->query_tile;
     const real *k = rows->q + t * tile * 3 * C + C;
-    pack_memory(core, rows->memory, rows->first + t * tile, rows->first + least(rows->n, (t + 1) * tile), k, k + C,
+    pack_memory(core, rows->memory, rows->first + t * tile, rows->first + min_size(rows->n, (t + 1) * tile), k, k + C,
                 3 * C, s.queries);
 }
 
 static void attend_tile(const Core *core, const HeadRows *rows, size_t t, Scratch s) {
-    size_t C = core->config->C, row = t * core->query_tile, count = least(core->query_tile, rows->n - row);
+    size_t C = core->config->C, row = t * core->query_tile, count = min_size(core->query_tile, rows->n - row);
     attend(core, rows->out + row * C, rows->q + row * 3 * C, rows->first + row, count, rows->memory, &s);
     if (rows->saved) {
         memcpy(rows->saved + row, s.levels, count * sizeof *rows->saved);
@@ -445,7 +442,7 @@ static void pack_head(const Core *core, Head *head, size_t first, size_t last, c
         head->query_pulls[t] = 0;
     }
     memset(head->dqueries + first * width, 0, (last - first) * width * sizeof *head->dqueries);
-    for (size_t t = first; t < last; t += PANEL) dot_outputs(core, head, t, least(PANEL, last - t), out, s);
+    for (size_t t = first; t < last; t += PANEL) dot_outputs(core, head, t, min_size(PANEL, last - t), out, s);
 }
 
 // Turns a row's scores into weights and its `slopes`, the gradients of the weights, into gradients of the scores.
@@ -534,8 +531,8 @@ static void backward_pair(const Core *core, Head *head, Scratch *s, const Pair *
 }
 
 static Pair pair_of(const Core *core, size_t query, size_t key, int wants_queries, int wants_keys) {
-    size_t T = core->config->T, queries = least(core->query_tile, T - query);
-    size_t keys = least(core->key_tile, query + queries - key); // no query of the tile sees more
+    size_t T = core->config->T, queries = min_size(core->query_tile, T - query);
+    size_t keys = min_size(core->key_tile, query + queries - key); // no query of the tile sees more
     return (Pair){.query = query,
                   .key = key,
                   .tile = tile_of(core, query, queries, key, keys),
@@ -545,7 +542,7 @@ static Pair pair_of(const Core *core, size_t query, size_t key, int wants_querie
 
 // The gradients of one tile of keys and values from all queries that see them; on the way, when wanted, the queries'.
 static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, int wants_queries, real *dq) {
-    size_t T = core->config->T, C = core->config->C, width = core->width, keys = least(core->key_tile, T - key);
+    size_t T = core->config->T, C = core->config->C, width = core->width, keys = min_size(core->key_tile, T - key);
     memset(s->dkeys, 0, keys * width * sizeof *s->dkeys);
     memset(s->dvalues, 0, keys * width * sizeof *s->dvalues);
     memset(s->key_pulls, 0, keys * sizeof *s->key_pulls);
@@ -563,7 +560,7 @@ static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, 
 
 // The gradients of one tile of queries from all keys that they see.
 static void backward_queries(const Core *core, Head *head, Scratch *s, size_t query) {
-    size_t last = least(core->config->T, query + core->query_tile);
+    size_t last = min_size(core->config->T, query + core->query_tile);
     for (size_t key = 0; key < last; key += core->key_tile) {
         Pair pair = pair_of(core, query, key, 1, 0);
         backward_pair(core, head, s, &pair);
@@ -587,7 +584,7 @@ static void backward_head(const Core *core, real *dq, const real *dout, const re
 #pragma omp parallel for if (work->together)
     for (size_t t = 0; t < T; t += tile) {
         Scratch s = scratch_of(core, work, owner + omp_get_thread_num());
-        pack_head(core, head, t, least(T, t + tile), q, out, dout, &s);
+        pack_head(core, head, t, min_size(T, t + tile), q, out, dout, &s);
     }
     if (work->together) {
 #pragma omp parallel for schedule(dynamic)

@@ -3,7 +3,7 @@
 #include "linear.h"
 #include "omega.h"
 #include "core/base/random.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <stdio.h>
 

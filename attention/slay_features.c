@@ -1,5 +1,5 @@
 #include "slay_features.h"
-#include "core/math/vector_math.h"
+#include "core/base/vector_math.h"
 
 #include <string.h>
 

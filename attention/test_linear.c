@@ -12,7 +12,7 @@
 
 static void check_fixture(const Safetensors *file, const char *group) {
     const char *name = fixture_attention(file, group);
-    Variant variant = {.label = group, .name = name};
+    Variant variant = {.label = group, .name = name, .options = ""};
     Case c = make_case(&variant, 1, FIXTURE_T, 2, 12);
     c.config = fixture_config(file, group);
     uint64_t wide[] = {1, 23, 72}, narrow[] = {1, 23, 24};
@@ -46,7 +46,8 @@ static void check_fixture(const Safetensors *file, const char *group) {
 static void test_fixtures(void) {
     Safetensors file;
     if (open_fixture(&file)) return;
-    for (size_t i = 0; i < FIXTURE_GROUPS; i++) check_fixture(&file, fixture_groups[i]);
+    char group[64];
+    for (int i = 0; fixture_group(group, sizeof group, &file, &i); i++) check_fixture(&file, group);
     safetensors_close(&file);
 }
 
@@ -252,7 +253,7 @@ static void test_long_sequences_keep_their_digits(void) {
 
 // Sums that are negative and smaller than delta become -delta; positive ones have delta added.
 static void test_floored_rows_are_counted(void) {
-    Variant variant = {.label = "maclaurin", .name = "slay", .set = {.poly = POLY_MACLAURIN, .P = 1, .delta = 1e6f}};
+    Variant variant = {"maclaurin", "slay", 1, "--poly maclaurin --P 1", 1e6f, 0};
     Case c = make_case(&variant, 1, 200, 1, 16);
     uint64_t before = linear_floored_rows(), negative = 0;
     run_forward(&c);
@@ -267,7 +268,7 @@ static void test_floored_rows_are_counted(void) {
 
 // Sums that are negative and no floor replaced: they are counted all the same.
 static void test_negative_sums_are_counted(void) {
-    Variant variant = {.label = "rff", .name = "rff", .set = {.M = 4, .delta = 1e-30f}};
+    Variant variant = {"rff", "rff", 1, "--M 4 --delta 1e-30", 0, 0};
     for (int denominator = DENOMINATOR_ADD; denominator <= DENOMINATOR_CLAMP; denominator++) {
         Case c = make_case(&variant, 1, 200, 1, 16);
         c.config.denominator = denominator;

@@ -1,54 +1,18 @@
-// What the two test programs of the linear attentions share: every mechanism and variant, and a set of buffers.
+// What the test programs of the linear attentions share: a set of buffers for a variant, and how to run it.
 #ifndef ATTENTION_TEST_LINEAR_CASES_H
 #define ATTENTION_TEST_LINEAR_CASES_H
 
 #include "attention.h"
 #include "naive.h"
+#include "test_variants.h"
 #include "core/base/memory.h"
 #include "core/base/random.h"
 #include "core/base/test.h"
 
 #include <stdlib.h>
 
-typedef struct {
-    const char *label, *name;
-    NaiveAttention *naive;
-    int is_signed;
-    AttentionConfig set; // fields that are not 0 replace the mechanism's defaults
-} Variant;
-
-#define SLAY(label, is_signed, ...)                                                                                    \
-    {                                                                                                                  \
-        label, "slay", naive_slay, is_signed, {                                                                        \
-            __VA_ARGS__                                                                                                \
-        }                                                                                                              \
-    }
-static const Variant variants[] = {
-    {"uniform", "uniform", naive_uniform, 0, {0}},
-    {"elu", "elu", naive_elu, 0, {0}},
-    {"elu, clamp", "elu", naive_elu, 0, {.denominator = DENOMINATOR_CLAMP}},
-    {"cosformer", "cosformer", naive_cosformer, 0, {0}},
-    {"favor relu", "favor", naive_favor, 0, {.M = 40}},
-    {"favor exp", "favor", naive_favor, 0, {.M = 33, .features = FEATURES_EXP}},
-    {"favor exp, orthogonal, big delta",
-     "favor",
-     naive_favor,
-     0,
-     {.M = 33, .features = FEATURES_EXP, .omega = OMEGA_ORTHOGONAL, .delta = 1e-2f}},
-    {"rff", "rff", naive_rff, 1, {.M = 24, .delta = 1e-3f}},
-    SLAY("slay", 0, .P = 8),
-    SLAY("slay, published scaling", 0, .R = 2, .scale_features = -1),
-    SLAY("slay, orthogonal", 0, .R = 2, .M = 20, .P = 5, .omega = OMEGA_ORTHOGONAL),
-    SLAY("slay, wide", 0, .R = 1, .M = 8, .P = 128),
-    SLAY("slay exact", 0, .M = 8, .poly = POLY_EXACT),
-    SLAY("slay none", 0, .M = 8, .poly = POLY_NONE),
-    SLAY("slay hadamard", 0, .M = 8, .fusion = FUSION_HADAMARD, .denominator = DENOMINATOR_CLAMP),
-    SLAY("slay nystrom", 1, .R = 2, .M = 8, .P = 16, .poly = POLY_NYSTROM),
-    SLAY("slay tensorsketch", 1, .R = 2, .M = 8, .P = 32, .poly = POLY_TENSORSKETCH),
-    SLAY("slay maclaurin", 1, .R = 2, .M = 8, .P = 32, .poly = POLY_MACLAURIN),
-};
-#undef SLAY
-enum { VARIANTS = sizeof variants / sizeof variants[0] };
+#define variants linear_variants
+#define VARIANTS LINEAR_VARIANTS
 
 typedef struct {
     const Variant *variant;
@@ -64,20 +28,8 @@ static inline real *test_buffer(size_t n) {
 }
 
 static inline AttentionConfig variant_config(const Variant *variant, int B, int T, int NH, int HS) {
-    AttentionConfig config = {.B = B, .T = T, .C = NH * HS, .NH = NH, .HS = HS, .max_T = T + 30, .seed = 7};
-    const AttentionConfig *set = &variant->set;
-    const Attention *attention = attention_find(variant->name);
-    if (attention->defaults) attention->defaults(&config);
-    if (set->R) config.R = set->R;
-    if (set->M) config.M = set->M;
-    if (set->P) config.P = set->P;
-    if (set->delta > 0) config.delta = set->delta;
-    if (set->scale_features < 0) config.scale_features = 0;
-    config.poly = set->poly;
-    config.fusion = set->fusion;
-    config.omega = set->omega;
-    config.features = set->features;
-    config.denominator = set->denominator;
+    AttentionConfig config = {.B = B, .T = T, .C = NH * HS, .NH = NH, .max_T = T + 30, .seed = 7};
+    variant_configure(&config, variant);
     return config;
 }
 

@@ -4,6 +4,7 @@
 #define ATTENTION_TEST_LINEAR_FIXTURE_H
 
 #include "attention.h"
+#include "test_variants.h"
 #include "core/model/safetensors.h"
 #include "core/base/test.h"
 
@@ -11,13 +12,7 @@
 
 enum { FIXTURE_T = 23, FIXTURE_C = 24 };
 
-static const char *const fixture_groups[] = {"uniform",           "elu",           "cosformer",     "favor_relu",
-                                             "favor_exp",         "rff",           "slay",          "slay_unscaled",
-                                             "slay_exact",        "slay_none",     "slay_hadamard", "slay_nystrom",
-                                             "slay_tensorsketch", "slay_maclaurin"};
-enum { FIXTURE_GROUPS = sizeof fixture_groups / sizeof fixture_groups[0] };
-
-static int open_fixture(Safetensors *file) {
+static inline int open_fixture(Safetensors *file) {
     Error error;
     int status = safetensors_open(file, "dev/fixtures/attention_linear.safetensors", &error);
     CHECK(status == 0); // run from the project's root
@@ -25,7 +20,7 @@ static int open_fixture(Safetensors *file) {
     return status;
 }
 
-static void read_tensor(real *out, const Safetensors *file, const char *group, const char *name, int rank,
+static inline void read_tensor(real *out, const Safetensors *file, const char *group, const char *name, int rank,
                         const uint64_t *shape) {
     char full[100];
     Error error;
@@ -35,26 +30,38 @@ static void read_tensor(real *out, const Safetensors *file, const char *group, c
     if (status) printf("    %s\n", error.text);
 }
 
-static const char *fixture_attention(const Safetensors *file, const char *group) {
+// The first group at or after tensor *i: a group has a tensor GROUP/out. Returns whether there is one.
+static inline int fixture_group(char *group, size_t size, const Safetensors *file, int *i) {
+    for (; *i < file->count; (*i)++) {
+        const char *name = file->tensors[*i].name, *slash = strchr(name, '/');
+        if (!slash || strcmp(slash, "/out")) continue;
+        snprintf(group, size, "%.*s", (int)(slash - name), name);
+        return 1;
+    }
+    return 0;
+}
+
+static inline const char *fixture_attention(const Safetensors *file, const char *group) {
     char key[100];
     snprintf(key, sizeof key, "%s/attention", group);
     return safetensors_metadata(file, key);
 }
 
-static int metadata_number(const Safetensors *file, const char *group, const char *key) {
+static inline int metadata_number(const Safetensors *file, const char *group, const char *key) {
     char full[100];
     snprintf(full, sizeof full, "%s/%s", group, key);
     const char *text = safetensors_metadata(file, full);
     return text ? atoi(text) : 0;
 }
 
-static AttentionConfig fixture_config(const Safetensors *file, const char *group) {
+static inline AttentionConfig fixture_config(const Safetensors *file, const char *group) {
     AttentionConfig config;
     const char *attention = fixture_attention(file, group);
     memset(&config, 0, sizeof config);
-    config.B = 1, config.T = FIXTURE_T, config.C = FIXTURE_C, config.NH = 2, config.HS = FIXTURE_C / 2;
+    config.B = 1, config.T = FIXTURE_T, config.C = FIXTURE_C, config.NH = 2;
     config.max_T = 32;
-    if (attention_find(attention)->defaults) attention_find(attention)->defaults(&config);
+    Variant variant = {group, attention, 0, "", 0, 0};
+    variant_configure(&config, &variant);
     if (metadata_number(file, group, "R")) config.R = metadata_number(file, group, "R");
     if (metadata_number(file, group, "M")) config.M = metadata_number(file, group, "M");
     if (metadata_number(file, group, "P")) config.P = metadata_number(file, group, "P");
@@ -66,7 +73,7 @@ static AttentionConfig fixture_config(const Safetensors *file, const char *group
     return config;
 }
 
-static void read_constants(real *constants, const Safetensors *file, const char *group, const Attention *attention,
+static inline void read_constants(real *constants, const Safetensors *file, const char *group, const Attention *attention,
                            const AttentionConfig *config) {
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
     size_t total;

@@ -7,7 +7,10 @@ extern "C" {
 #include "core/base/random.h"
 #include "core/base/test.h"
 #include "test_linear_fixture.h"
+#include "test_variants.h"
 }
+
+#include <vector>
 
 // Of the largest number of the tensor.
 typedef struct {
@@ -27,41 +30,15 @@ static const Bounds twin_bounds = {1e-5, 1e-5, 1e-5}, fixture_bounds = twin_boun
 
 // ---- every mechanism and variant
 
-extern const AttentionGPU attention_gpu_uniform, attention_gpu_elu, attention_gpu_cosformer, attention_gpu_favor,
-    attention_gpu_rff, attention_gpu_slay;
-static const AttentionGPU *const mechanisms[] = {&attention_gpu_uniform, &attention_gpu_elu, &attention_gpu_cosformer,
-                                                 &attention_gpu_favor,   &attention_gpu_rff, &attention_gpu_slay};
-
-struct Variant { // numbers other than 0 replace the mechanism's defaults
-    const char *label, *name;
-    int is_signed = 0, R = 0, M = 0, P = 0;
-    float delta = 0;
-    int poly = 0, fusion = 0, omega = 0, features = 0, denominator = 0, unscaled = 0;
-};
-
-static const Variant variants[] = {
-    {"uniform", "uniform"},
-    {"elu", "elu"},
-    {"elu, clamp", "elu", 0, 0, 0, 0, 0, 0, 0, 0, 0, DENOMINATOR_CLAMP},
-    {"cosformer", "cosformer"},
-    {"favor relu", "favor", 0, 0, 40},
-    {"favor exp", "favor", 0, 0, 33, 0, 0, 0, 0, 0, FEATURES_EXP},
-    {"favor exp, orthogonal, big delta", "favor", 0, 0, 33, 0, 1e-2f, 0, 0, OMEGA_ORTHOGONAL, FEATURES_EXP},
-    {"rff", "rff", 1, 0, 24, 0, 1e-3f},
-    {"slay", "slay"},
-    {"slay, published scaling", "slay", 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1},
-    {"slay, orthogonal", "slay", 0, 2, 20, 5, 0, 0, 0, OMEGA_ORTHOGONAL},
-    {"slay, wide", "slay", 0, 1, 8, 40},
-    {"slay exact", "slay", 0, 0, 8, 0, 0, POLY_EXACT},
-    {"slay none", "slay", 0, 1, 7, 0, 0, POLY_NONE}, // a number of projections that fills no block
-    {"slay hadamard", "slay", 0, 0, 8, 0, 0, 0, FUSION_HADAMARD, 0, 0, DENOMINATOR_CLAMP},
-    {"slay nystrom", "slay", 1, 2, 8, 16, 0, POLY_NYSTROM},
-    {"slay tensorsketch", "slay", 1, 2, 8, 36, 0, POLY_TENSORSKETCH},
-    {"slay maclaurin", "slay", 1, 2, 8, 32, 0, POLY_MACLAURIN},
-    {"elu, all sums floored", "elu", 0, 0, 0, 0, 1e6f, 0, 0, 0, 0, DENOMINATOR_CLAMP},
-    {"slay maclaurin, negative sums floored", "slay", 0, 2, 8, 1, 1e6f, POLY_MACLAURIN},
-};
-enum { VARIANTS = sizeof variants / sizeof variants[0] };
+// Those of the C twins, and two whose denominators are at their floor.
+static const std::vector<Variant> all_variants() {
+    std::vector<Variant> all(linear_variants, linear_variants + LINEAR_VARIANTS);
+    all.push_back({"elu, all sums floored", "elu", 0, "--denominator clamp", 1e6f, 0});
+    all.push_back({"slay maclaurin, negative sums floored", "slay", 0, "--R 2 --M 8 --P 1 --poly maclaurin", 1e6f, 0});
+    return all;
+}
+static const std::vector<Variant> variants = all_variants();
+static const int VARIANTS = (int)variants.size();
 
 typedef struct {
     int B, T, NH, HS;
@@ -70,12 +47,6 @@ typedef struct {
 } Shape;
 
 // ---- buffers
-
-static const AttentionGPU *gpu_twin(const char *name) {
-    for (size_t i = 0; i < sizeof mechanisms / sizeof mechanisms[0]; i++)
-        if (!strcmp(mechanisms[i]->cpu->name, name)) return mechanisms[i];
-    return NULL;
-}
 
 typedef struct {
     const Variant *variant;
@@ -118,16 +89,10 @@ template <typename Number> static float *from_device(const Number *device, size_
 static AttentionConfig configuration(const Variant *variant, Shape shape) {
     AttentionConfig config;
     memset(&config, 0, sizeof config);
-    config.B = shape.B, config.T = shape.T, config.NH = shape.NH, config.HS = shape.HS;
+    config.B = shape.B, config.T = shape.T, config.NH = shape.NH;
     config.C = shape.NH * shape.HS, config.max_T = shape.T + 30, config.seed = 7;
-    if (attention_find(variant->name)->defaults) attention_find(variant->name)->defaults(&config);
-    if (variant->R) config.R = variant->R;
-    if (variant->M) config.M = variant->M;
-    if (variant->P) config.P = variant->P;
-    if (variant->delta > 0) config.delta = variant->delta;
-    if (variant->unscaled) config.scale_features = 0;
-    config.poly = variant->poly, config.fusion = variant->fusion, config.omega = variant->omega;
-    config.features = variant->features, config.denominator = variant->denominator, config.chunk = shape.chunk;
+    variant_configure(&config, variant);
+    config.chunk = shape.chunk;
     return config;
 }
 
@@ -155,7 +120,7 @@ static Case make_case_of(const Variant *variant, const AttentionConfig *config) 
     memset(&c, 0, sizeof c);
     c.variant = variant;
     c.cpu = attention_find(variant->name);
-    c.gpu = gpu_twin(variant->name);
+    c.gpu = attention_gpu_find(variant->name);
     c.config = *config;
     c.numbers = (size_t)config->B * config->T * config->C;
     AttentionConstant list[ATTENTION_CONSTANTS_MAX];
@@ -241,13 +206,13 @@ static double largest(const float *numbers, size_t rows, size_t width, size_t fr
 // Rows whose sum of scores is small beside the largest of their head are noise where digits cancel in it: a sum of signed
 // scores can be anything, and the exact square of <u, w> has lost what cancelled there, which is all of it for a query
 // that is orthogonal to its only key. They are left out, by a gradient of 0 and, in `out`, by the expected number.
-static double least_share_of_sum(const Variant *variant) {
-    return variant->is_signed ? 0.2 : variant->poly == POLY_EXACT ? 1e-4 : 0;
+static double least_share_of_sum(const Case *c) {
+    return c->variant->is_signed ? 0.2 : c->config.poly == POLY_EXACT ? 1e-4 : 0;
 }
 
 static int is_noise(const Case *c, size_t row, size_t head) {
     size_t T = (size_t)c->config.T, NH = (size_t)c->config.NH, task = row / T * NH + head;
-    double most = 0, least_share = least_share_of_sum(c->variant);
+    double most = 0, least_share = least_share_of_sum(c);
     for (size_t t = 0; least_share > 0 && t < T; t++) most = fmax(most, fabs(c->saved[task * T + t]));
     return least_share > 0 && !(fabs(c->saved[task * T + row % T]) >= least_share * most);
 }
@@ -318,7 +283,7 @@ static void compare_all(Shape shape) {
 // The fixture comes from float64, and what bf16 makes of its inputs moves the results. Its dout is 0 in rows whose signed
 // sums are too small to compare; so is its out there.
 static void check_fixture(const Safetensors *file, const char *group) {
-    Variant variant = {group, fixture_attention(file, group), metadata_number(file, group, "signed")};
+    Variant variant = {group, fixture_attention(file, group), metadata_number(file, group, "signed"), "", 0, 0};
     AttentionConfig config = fixture_config(file, group);
     const uint64_t wide[] = {1, FIXTURE_T, 3 * FIXTURE_C}, narrow[] = {1, FIXTURE_T, FIXTURE_C};
     const Bounds *bounds = variant.is_signed ? &signed_fixture_bounds : &fixture_bounds;
@@ -343,7 +308,8 @@ static void test_fixtures(void) {
     Safetensors file;
     if (open_fixture(&file)) return;
     linear_gpu_segment_numbers = LINEAR_SEGMENT_NUMBERS;
-    for (const char *group : fixture_groups) check_fixture(&file, group);
+    char group[64];
+    for (int i = 0; fixture_group(group, sizeof group, &file, &i); i++) check_fixture(&file, group);
     safetensors_close(&file);
 }
 
@@ -409,7 +375,7 @@ static void test_long_running_maximum(void) {
     static const Shape shapes[] = {{1, 300, 1, 8, 32, 0}, {1, 45, 1, 8, 8, 4000}};
     for (Shape shape : shapes)
         for (int v = 0; v < VARIANTS; v++)
-            if (variants[v].features == FEATURES_EXP) compare_with_twin(&variants[v], shape);
+            if (configuration(&variants[v], shape).features == FEATURES_EXP) compare_with_twin(&variants[v], shape);
 }
 
 // So little scratch that heads, sequences and chunks all come in several groups.
@@ -500,7 +466,7 @@ static void test_decoding_far_into_a_sequence(void) {
 
 // A first key with so much weight that one more of the others is below the last digit of the sum: together they count.
 static void test_decoding_keeps_the_digits_of_long_sums(void) {
-    Variant elu = {"elu", "elu"};
+    Variant elu = {"elu", "elu", 0, "", 0, 0};
     const int T = 700, HS = 8;
     Case c = make_case(&elu, {1, T, 1, HS, 0, 0});
     for (int i = 0; i < 3 * T * HS; i++) c.qkv[i] = i / HS % 3 == 2 ? 1 : 0;
@@ -680,7 +646,7 @@ static float steeper(size_t, float omega) {
 static void test_unusual_constants(void) {
     Shape shape = {1, 37, 1, 16, 16, 0};
     for (int v = 0; v < VARIANTS; v++) {
-        int sketch = variants[v].poly == POLY_TENSORSKETCH, plain = !strcmp(variants[v].label, "slay");
+        int sketch = configuration(&variants[v], shape).poly == POLY_TENSORSKETCH, plain = !strcmp(variants[v].label, "slay");
         if (!sketch && !plain) continue;
         Case c = make_case(&variants[v], shape);
         change_constants(&c, sketch ? "ts_hash" : "omega", sketch ? column_outside : steeper);
@@ -729,17 +695,15 @@ static void test_bad_input_is_seen(void) {
 
 // ---- rows whose denominator was floored
 
-static unsigned long long floored_on_cpu(Case *c) {
-    uint64_t before = linear_floored_rows();
+static uint64_t floored_on_cpu(Case *c) {
+    uint64_t before = c->cpu->floored_rows();
     run_cpu(c, 0);
-    return linear_floored_rows() - before;
+    return c->cpu->floored_rows() - before;
 }
 
-static unsigned long long floored_on_gpu(void) {
-    unsigned long long rows;
-    linear_gpu_floored_rows(&rows, 0);
-    cuda_check(cudaStreamSynchronize(0));
-    return rows;
+static uint64_t floored_on_gpu(const Case *c) {
+    c->gpu->collect_floored_rows(0);
+    return c->cpu->floored_rows();
 }
 
 // As many as the C twin counts, in whole passes and when decoding; of unsigned maps none. Every negative sum is floored in
@@ -749,28 +713,28 @@ static void test_floored_rows_are_counted(void) {
     for (int v = 0; v < VARIANTS; v++) {
         if (!strstr(variants[v].label, "floored")) continue;
         Case c = make_case(&variants[v], shape);
-        unsigned long long expected = floored_on_cpu(&c), start = floored_on_gpu();
+        uint64_t expected = floored_on_cpu(&c), start = floored_on_gpu(&c);
         run_gpu(&c, 1);
-        check_variant(&c, floored_on_gpu() - start == expected, "floored rows of a pass");
+        check_variant(&c, floored_on_gpu(&c) - start == expected, "floored rows of a pass");
         check_variant(&c, (expected > 0) == !strcmp(variants[v].name, "slay"), "none of an unsigned map");
         free_case(&c);
     }
     Shape one = {1, 30, 3, 12, 8, 0};
     Case c = make_case(&variants[VARIANTS - 1], one);
-    unsigned long long expected = floored_on_cpu(&c), start = floored_on_gpu();
+    uint64_t expected = floored_on_cpu(&c), start = floored_on_gpu(&c);
     to_device(c.gpu_qkv, c.qkv, 3 * c.numbers);
     decode(&c, {17, 5});
-    check_variant(&c, expected > 0 && floored_on_gpu() - start == expected, "floored rows of decoding");
+    check_variant(&c, expected > 0 && floored_on_gpu(&c) - start == expected, "floored rows of decoding");
     free_case(&c);
 }
 
 // Negative sums that no floor replaced are counted like the C twin's.
 static void test_negative_sums_are_counted(void) {
-    Variant variant = {"rff", "rff", 1, 0, 4, 0, 1e-30f};
+    Variant variant = {"rff", "rff", 1, "--M 4 --delta 1e-30", 0, 0};
     Case c = make_case(&variant, {2, 40, 3, 12, 8, 0});
-    unsigned long long expected = floored_on_cpu(&c), start = floored_on_gpu();
+    uint64_t expected = floored_on_cpu(&c), start = floored_on_gpu(&c);
     run_gpu(&c, 0);
-    unsigned long long found = floored_on_gpu() - start;
+    uint64_t found = floored_on_gpu(&c) - start;
     CHECK(expected > 10 && found + 2 >= expected && found <= expected + 2); // a sum near zero has a sign by rounding
     free_case(&c);
 }
@@ -780,25 +744,27 @@ static void test_negative_sums_are_counted(void) {
 // 131072 tokens at batch 1, embedding 256, 8 heads: under 1 GB with the tensors themselves, forward in both precisions and
 // backward in bf16. In fp32 the eight tensors of backward alone have 1.07 GB; there its own numbers stay below.
 static void test_long_sequences_need_little_memory(void) {
-    Variant slay = {"slay", "slay"};
+    Variant slay = {"slay", "slay", 0, "", 0, 0};
+    const AttentionGPU *gpu = attention_gpu_find(slay.name);
     Shape shape = {1, 131072, 8, 32, 0, 0};
     AttentionConfig config = configuration(&slay, shape);
     linear_gpu_segment_numbers = LINEAR_SEGMENT_NUMBERS;
-    double numbers = (double)attention_gpu_slay.work_size(&config) + (double)attention_gpu_slay.saved_size(&config);
+    double numbers = (double)gpu->work_size(&config) + (double)gpu->saved_size(&config);
     double tensors = (double)sizeof(floatX) * 131072 * (3 + 1) * 256; // qkv and out; their gradients are as large
     CHECK(numbers * sizeof(float) + (sizeof(floatX) == 2 ? 2 : 1) * tensors < 1e9);
     config.T = 262144; // twice the length is at most a little more
-    CHECK(attention_gpu_slay.work_size(&config) * sizeof(float) < 1e9);
+    CHECK(gpu->work_size(&config) * sizeof(float) < 1e9);
 }
 
 static void test_what_cannot_be_done_is_refused(void) {
-    Variant exact = {"slay exact", "slay", 0, 0, 8, 0, 0, POLY_EXACT}, anchor = {"slay", "slay"};
+    Variant exact = {"slay exact", "slay", 0, "--M 8 --poly exact", 0, 0}, anchor = {"slay", "slay", 0, "", 0, 0};
+    const AttentionGPU *gpu = attention_gpu_find(exact.name);
     Shape shape = {1, 8, 1, 2000, 0, 0};
     AttentionConfig refused = configuration(&exact, shape), allowed = configuration(&anchor, shape);
     char why[200] = "";
-    CHECK(attention_gpu_slay.check(&refused, why, sizeof why) == -1);
+    CHECK(gpu->check(&refused, why, sizeof why) == -1);
     CHECK_CONTAINS(why, "2000");
-    CHECK(attention_gpu_slay.check(&allowed, why, sizeof why) == 0);
+    CHECK(gpu->check(&allowed, why, sizeof why) == 0);
 }
 
 int main(void) {

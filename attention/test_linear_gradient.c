@@ -5,6 +5,7 @@
 // The output of the naive twin for the whole case, (B,T,C).
 static void naive_forward(real *out, const Case *c) {
     const AttentionConfig *config = &c->config;
+    NaiveAttention *naive = naive_twin(naive_linear_twins, c->attention);
     int T = config->T, HS = config->HS, C = config->C;
     double *rows[4]; // q, k, v, o of one head
     for (int i = 0; i < 4; i++) rows[i] = memory_allocate((size_t)T * HS, sizeof(double), "a head");
@@ -14,7 +15,7 @@ static void naive_forward(real *out, const Case *c) {
         for (int which = 0; which < 3; which++)
             for (int i = 0; i < T * HS; i++)
                 rows[which][i] = c->qkv[(first + i / HS) * 3 * C + (size_t)which * C + head * HS + i % HS];
-        c->variant->naive(rows[3], rows[0], rows[1], rows[2], c->constants, head, T, config);
+        naive(rows[3], rows[0], rows[1], rows[2], c->constants, head, T, config);
         for (int i = 0; i < T * HS; i++) out[(first + i / HS) * C + head * HS + i % HS] = rows[3][i];
     }
     for (int i = 0; i < 4; i++) free(rows[i]);

@@ -3,7 +3,7 @@
 #include "test_linear_cases.h"
 
 enum { T = 131072, HS = 16, COLUMNS = HS + 1, R = 2, M = 3, P = 4, F = R * M * P };
-static const Variant slay = {"slay", "slay", naive_slay, 0, {.R = R, .M = M, .P = P}};
+static const Variant slay = {"slay", "slay", 0, "--R 2 --M 3 --P 4", 0, 0}; // the numbers above
 
 // Positions at which everything is compared: both ends, where most has been summed up, and the middle.
 static const int places[] = {0, 1, 63, 64, 65, T / 2, T - 66, T - 65, T - 64, T - 63, T - 2, T - 1};

@@ -1,6 +1,7 @@
 // The quadratic attentions as they ship, in float: fixture data, tile sizes, decoding, causality, extremes, threads.
 #include "attention.h"
 #include "naive.h"
+#include "test_variants.h"
 #include "core/base/memory.h"
 #include "core/base/random.h"
 #include "core/model/safetensors.h"
@@ -12,19 +13,8 @@
 #include <omp.h>
 #endif
 
-typedef struct {
-    const char *name, *fixture;
-    int normalizer;
-    NaiveAttention *naive;
-} Variant;
-
-static const Variant variants[] = {
-    {"softmax", "softmax", 0, naive_softmax},
-    {"yat", "yat", NORMALIZER_KERNEL, naive_yat},
-    {"yat", "yat_softmax", NORMALIZER_SOFTMAX, naive_yat},
-    {"yat-spherical", "yat_spherical", 0, naive_yat_spherical},
-};
-enum { VARIANTS = sizeof variants / sizeof variants[0] };
+#define variants quadratic_variants
+#define VARIANTS QUADRATIC_VARIANTS
 
 typedef struct {
     const Attention *attention;
@@ -39,16 +29,9 @@ static real *allocate(size_t n) {
 
 static Case make_case(const Variant *variant, int B, int T, int NH, int HS, int tile) {
     Case c = {.attention = attention_find(variant->name),
-              .config = {.B = B,
-                         .T = T,
-                         .C = NH * HS,
-                         .NH = NH,
-                         .HS = HS,
-                         .max_T = T,
-                         .eps = 1e-3f,
-                         .delta = 1e-6f,
-                         .normalizer = variant->normalizer,
-                         .chunk = tile}};
+              .config = {.B = B, .T = T, .C = NH * HS, .NH = NH, .max_T = T}};
+    variant_configure(&c.config, variant);
+    c.config.chunk = tile;
     c.numbers = (size_t)B * T * NH * HS;
     c.qkv = allocate(3 * c.numbers);
     c.dqkv = allocate(3 * c.numbers);
@@ -94,7 +77,8 @@ static int all_finite(const real *x, size_t n) {
     return 1;
 }
 
-static double naive_difference(Case *c, NaiveAttention *naive, int bh) {
+static double naive_difference(Case *c, int bh) {
+    NaiveAttention *naive = naive_twin(naive_quadratic_twins, c->attention);
     int T = c->config.T, C = c->config.C, HS = c->config.HS, NH = c->config.NH, n = T * HS;
     double *q = memory_allocate(4 * (size_t)n, sizeof *q, "a head"), *k = q + n, *v = k + n, *o = v + n;
     real *found = allocate(n), *expected = allocate(n);
@@ -119,7 +103,7 @@ static void forward_matches_the_naive_twins_at_odd_sizes(void) {
         for (int i = 0; i < 28; i++) {
             Case c = make_case(&variants[v], 1, lengths[i % 4], 3, head_sizes[i / 4], 0);
             forward(&c);
-            for (int h = 0; h < 3; h++) CHECK(naive_difference(&c, variants[v].naive, h) < 1e-5);
+            for (int h = 0; h < 3; h++) CHECK(naive_difference(&c, h) < 1e-5);
             free_case(&c);
         }
     }
@@ -141,13 +125,13 @@ static void check_fixture(const Safetensors *file, const Variant *variant, int t
     char name[64];
     read_heads(c.qkv, file, "q", 48, 0), read_heads(c.qkv, file, "k", 48, 16), read_heads(c.qkv, file, "v", 48, 32);
     read_heads(c.dout, file, "dout", 16, 0);
-    snprintf(name, sizeof name, "%s/o", variant->fixture);
+    snprintf(name, sizeof name, "%s/o", variant->label);
     read_heads(out, file, name, 16, 0);
     forward_and_backward(&c);
     CHECK(difference(c.out, out, c.numbers) < 1e-5);
     for (int i = 0; i < 3; i++) { // one at a time: the others are 0 in both
         memset(dqkv, 0, 3 * c.numbers * sizeof(real));
-        snprintf(name, sizeof name, "%s/%s", variant->fixture, names[i]);
+        snprintf(name, sizeof name, "%s/%s", variant->label, names[i]);
         read_heads(dqkv, file, name, 48, 16 * i);
         for (size_t row = 0; row < 53; row++) {
             for (size_t d = 0; d < 48; d++) {
@@ -333,7 +317,7 @@ static void near_pairs_keep_their_digits(void) {
     }
     for (int i = 0; i < 6 * 24; i++) inputs[i] = c.qkv[i];
     forward_and_backward(&c);
-    CHECK(naive_difference(&c, naive_yat, 0) < 1e-5);
+    CHECK(naive_difference(&c, 0) < 1e-5);
     for (int i = 0; i < 6 * 24; i++) {
         double h = 1e-5, before = inputs[i], up, down;
         inputs[i] = before + h, up = naive_loss(&c, naive_yat, inputs);
@@ -353,7 +337,7 @@ static void no_gradient_below_the_least_norm(void) {
     forward_and_backward(&c);
     for (int d = 0; d < 16; d++) CHECK(c.dqkv[5 * 48 + d] == 0 && c.dqkv[3 * 48 + 16 + d] == 0);
     CHECK(c.dqkv[5 * 48 + 16] != 0);
-    CHECK(naive_difference(&c, naive_yat_spherical, 0) < 1e-5);
+    CHECK(naive_difference(&c, 0) < 1e-5);
     free_case(&c);
 }
 

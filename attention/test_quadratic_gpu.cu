@@ -4,7 +4,9 @@
 #include "core/base/test.h"
 
 extern "C" {
+#include "naive.h"
 #include "quadratic.h"
+#include "test_variants.h"
 #include "core/base/memory.h"
 #include "core/base/random.h"
 #include "core/model/safetensors.h"
@@ -13,8 +15,7 @@ extern "C" {
 #include <float.h>
 #include <vector>
 
-extern const AttentionGPU attention_gpu_softmax, attention_gpu_softmax_tiled, attention_gpu_yat,
-    attention_gpu_yat_spherical;
+extern const AttentionGPU attention_gpu_softmax_tiled;
 
 // In bf16 the results are rounded (2^-9 of each number), and so are the weights and slopes inside. Steep kernels magnify
 // what the rounding of `out` does to <dout, v> - <dout, out>. Rows decoded at odd lengths were found to differ from the C
@@ -60,23 +61,18 @@ static void round_inputs(Numbers &numbers) {
 
 // ---- one case on both sides
 
-typedef struct {
-    const AttentionGPU *gpu;
-    const char *fixture;
-    int normalizer;
-} Variant;
+#define variants quadratic_variants
 
-static const Variant variants[] = {
-    {&attention_gpu_softmax_tiled, "softmax", 0},
-    {&attention_gpu_yat, "yat", NORMALIZER_KERNEL},
-    {&attention_gpu_yat, "yat_softmax", NORMALIZER_SOFTMAX},
-    {&attention_gpu_yat_spherical, "yat_spherical", 0},
-};
+// The kernels of this project, also where softmax as it ships is cuDNN's.
+static const AttentionGPU *tiled_kernels(const Variant &variant) {
+    const AttentionGPU *gpu = attention_gpu_find(variant.name);
+    return gpu->cpu == attention_gpu_softmax_tiled.cpu ? &attention_gpu_softmax_tiled : gpu;
+}
 
 static AttentionConfig config_of(const Variant &variant, int B, int T, int NH, int HS) {
     AttentionConfig config = {};
-    config.B = B, config.T = config.max_T = T, config.NH = NH, config.HS = HS, config.C = NH * HS;
-    config.eps = 1e-3f, config.delta = 1e-6f, config.normalizer = variant.normalizer;
+    config.B = B, config.T = config.max_T = T, config.NH = NH, config.C = NH * HS;
+    variant_configure(&config, &variant);
     return config;
 }
 
@@ -87,7 +83,7 @@ struct Case {
     Numbers qkv, dout, out, dqkv, saved;
 
     Case(const Variant &variant, int B, int T, int NH, int HS)
-        : gpu(variant.gpu), config(config_of(variant, B, T, NH, HS)), numbers((size_t)B * T * NH * HS),
+        : gpu(tiled_kernels(variant)), config(config_of(variant, B, T, NH, HS)), numbers((size_t)B * T * NH * HS),
           qkv(3 * numbers), dout(numbers) {
         for (size_t i = 0; i < 3 * numbers; i++) qkv[i] = (float)random_normal(1, i);
         for (size_t i = 0; i < numbers; i++) dout[i] = (float)random_normal(2, i);
@@ -158,12 +154,15 @@ static void check_gradients(const Case &found, const Case &expected, double boun
 
 // ---- the checks
 
-static void compare_with_cpu(const Variant &variant, int B, int T, int NH, int HS) {
-    Case found(variant, B, T, NH, HS), expected(variant, B, T, NH, HS);
+static void compare_passes(Case &found, Case &expected) {
     found.run_gpu(), expected.run_cpu();
     CHECK_CLOSE(difference(found.out, expected.out), 0, FORWARD_BOUND);
     check_gradients(found, expected, BACKWARD_BOUND);
-    if (variant.gpu == &attention_gpu_softmax) return; // what cuDNN saves is its own affair
+}
+
+static void compare_with_cpu(const Variant &variant, int B, int T, int NH, int HS) {
+    Case found(variant, B, T, NH, HS), expected(variant, B, T, NH, HS);
+    compare_passes(found, expected);
     for (size_t i = 0; i < expected.saved.size(); i++) {
         CHECK_CLOSE(found.saved[i], expected.saved[i], SAVED_BOUND * (1 + fabs(expected.saved[i])));
     }
@@ -188,11 +187,14 @@ static void the_same_as_the_c_twins_with_wide_heads(void) {
     odd_sizes(128);
 }
 
-// The same kernels, or cuDNN's, where that is built in.
+// The same kernels, or cuDNN's, where that is built in; what cuDNN saves is its own affair.
 static void softmax_as_it_ships(void) {
-    static const Variant shipped = {&attention_gpu_softmax, "softmax", 0};
-    compare_with_cpu(shipped, 2, 65, 3, 64);
-    compare_with_cpu(shipped, 1, 130, 2, 20);
+    const Variant &softmax = variants[0];
+    for (Case found : {Case(softmax, 2, 65, 3, 64), Case(softmax, 1, 130, 2, 20)}) {
+        Case expected = found;
+        found.gpu = attention_gpu_find(softmax.name);
+        compare_passes(found, expected);
+    }
 }
 
 // One sequence of two heads, a few rows more than a tile has.
@@ -241,10 +243,10 @@ static void fixture_data(void) {
         expected.out.resize(expected.numbers), expected.dqkv.resize(3 * expected.numbers);
         read_heads(found.qkv, &file, "", "q", 48, 0), read_heads(found.qkv, &file, "", "k", 48, 16);
         read_heads(found.qkv, &file, "", "v", 48, 32), read_heads(found.dout, &file, "", "dout", 16, 0);
-        read_heads(expected.out, &file, variant.fixture, "o", 16, 0);
-        read_heads(expected.dqkv, &file, variant.fixture, "dq", 48, 0);
-        read_heads(expected.dqkv, &file, variant.fixture, "dk", 48, 16);
-        read_heads(expected.dqkv, &file, variant.fixture, "dv", 48, 32);
+        read_heads(expected.out, &file, variant.label, "o", 16, 0);
+        read_heads(expected.dqkv, &file, variant.label, "dq", 48, 0);
+        read_heads(expected.dqkv, &file, variant.label, "dk", 48, 16);
+        read_heads(expected.dqkv, &file, variant.label, "dv", 48, 32);
         found.run_gpu();
         CHECK_CLOSE(difference(found.out, expected.out), 0, forward);
         check_gradients(found, expected, backward);
@@ -319,43 +321,22 @@ static void steps_with_a_small_cache(void) {
     }
 }
 
-// The score of a pair, straight from the definition.
-static double defined_score(const Case &c, const float *q, const float *k) {
-    double dot = 0, q_square = 0, k_square = 0, distance = 0;
-    for (int d = 0; d < c.config.HS; d++) {
-        dot += (double)q[d] * k[d], q_square += (double)q[d] * q[d], k_square += (double)k[d] * k[d];
-        distance += ((double)q[d] - k[d]) * ((double)q[d] - k[d]);
-    }
-    if (c.gpu == &attention_gpu_softmax_tiled) return dot / sqrt(c.config.HS);
-    if (c.gpu == &attention_gpu_yat) return dot * dot / (distance + c.config.eps);
-    double cosine = dot / sqrt(q_square * k_square);
-    return cosine * cosine / (2 + (double)c.config.eps - 2 * cosine);
-}
-
-// One row of a case with one head, straight from the definition.
-static Numbers defined_row(const Case &c, int row) {
+// All rows of a case with one head, from the naive twin.
+static Numbers defined_rows(const Case &c) {
     size_t HS = c.config.HS;
-    bool is_softmax = c.gpu == &attention_gpu_softmax_tiled || c.config.normalizer == NORMALIZER_SOFTMAX;
-    std::vector<double> scores(row + 1), sums(HS);
-    double highest = -INFINITY, total = is_softmax ? 0 : c.config.delta;
-    for (int t = 0; t <= row; t++) {
-        scores[t] = defined_score(c, &c.qkv[row * 3 * HS], &c.qkv[t * 3 * HS + HS]);
-        highest = fmax(highest, scores[t]);
+    std::vector<double> q(c.numbers), k(c.numbers), v(c.numbers), o(c.numbers);
+    for (size_t i = 0; i < c.numbers; i++) {
+        const float *row = &c.qkv[i / HS * 3 * HS + i % HS];
+        q[i] = row[0], k[i] = row[HS], v[i] = row[2 * HS];
     }
-    for (int t = 0; t <= row; t++) {
-        double weight = is_softmax ? exp(scores[t] - highest) : scores[t];
-        for (size_t d = 0; d < HS; d++) sums[d] += weight * c.qkv[t * 3 * HS + 2 * HS + d];
-        total += weight;
-    }
-    Numbers result(HS);
-    for (size_t d = 0; d < HS; d++) result[d] = (float)(sums[d] / total);
-    return result;
+    naive_twin(naive_quadratic_twins, c.gpu->cpu)(o.data(), q.data(), k.data(), v.data(), NULL, 0, c.config.T, &c.config);
+    return Numbers(o.begin(), o.end());
 }
 
 // Decodes the given rows of a case with one head. The keys before them are put into the cache without their queries'
 // attention, which would take long.
-static std::vector<Numbers> decode_rows(const Case &c, const std::vector<int> &rows) {
-    int HS = c.config.HS, unit_length = c.gpu == &attention_gpu_yat_spherical;
+static std::vector<Numbers> decode_rows(const Case &c, int unit_length, const std::vector<int> &rows) {
+    int HS = c.config.HS;
     Device<floatX> qkv(3 * c.numbers), out(HS);
     Device<float> cache(c.gpu->cache_size(&c.config)), scratch(c.gpu->work_size(&c.config));
     QuadraticWork work = quadratic_gpu_work(scratch.data, &c.config);
@@ -381,12 +362,15 @@ static void decoding_far_into_a_sequence(void) {
         for (int round = 0; round < 2; round++) {
             Case c(variant, 1, T, 1, HS);
             const float *q = &c.qkv[(size_t)(T - 1) * 3 * HS];
-            float length = variant.gpu == &attention_gpu_softmax_tiled ? 50 : 1; // Yat's score is largest at the query
+            float length = &variant == &variants[0] ? 50 : 1; // Yat's score is largest at the query
             for (int d = 0; round && d < HS; d++) c.qkv[5 * 3 * HS + HS + d] = length * q[d];
             round_inputs(c.qkv);
-            std::vector<Numbers> found = decode_rows(c, rows);
-            for (size_t i = 0; i < rows.size(); i++)
-                CHECK_CLOSE(difference(found[i], defined_row(c, rows[i])), 0, FORWARD_BOUND);
+            std::vector<Numbers> found = decode_rows(c, variant.unit_length, rows);
+            Numbers defined = defined_rows(c);
+            for (size_t i = 0; i < rows.size(); i++) {
+                auto row = defined.begin() + (size_t)rows[i] * HS;
+                CHECK_CLOSE(difference(found[i], Numbers(row, row + HS)), 0, FORWARD_BOUND);
+            }
         }
     }
 }
@@ -606,19 +590,21 @@ static void heads_do_not_touch_each_other(void) {
 
 static void memory_is_linear_in_T(void) {
     for (const Variant &variant : variants) {
+        const AttentionGPU *gpu = tiled_kernels(variant);
         AttentionConfig small = config_of(variant, 1, 16384, 12, 64), large = config_of(variant, 1, 4 * 16384, 12, 64);
-        CHECK(variant.gpu->work_size(&large) <= 4 * variant.gpu->work_size(&small));
-        CHECK(variant.gpu->saved_size(&large) == 4 * variant.gpu->saved_size(&small));
-        CHECK(variant.gpu->cache_size(&large) == 4 * variant.gpu->cache_size(&small));
+        CHECK(gpu->work_size(&large) <= 4 * gpu->work_size(&small));
+        CHECK(gpu->saved_size(&large) == 4 * gpu->saved_size(&small));
+        CHECK(gpu->cache_size(&large) == 4 * gpu->cache_size(&small));
     }
 }
 
 static void heads_too_large_are_refused(void) {
     char why[256] = "";
     for (const Variant &variant : variants) {
+        const AttentionGPU *gpu = tiled_kernels(variant);
         AttentionConfig fits = config_of(variant, 1, 64, 2, 128), too_large = config_of(variant, 1, 64, 2, 129);
-        CHECK(variant.gpu->check(&fits, why, sizeof why) == 0);
-        CHECK(variant.gpu->check(&too_large, why, sizeof why) == -1);
+        CHECK(gpu->check(&fits, why, sizeof why) == 0);
+        CHECK(gpu->check(&too_large, why, sizeof why) == -1);
         CHECK_CONTAINS(why, "129 channels");
     }
 }

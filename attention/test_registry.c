@@ -1,5 +1,8 @@
-// The registry, the options and the configuration as JSON, for every mechanism there is.
+// The registry, the options and the configuration as JSON, for every mechanism there is, and what belongs to a mechanism.
 #include "attention.h"
+#include "naive.h"
+#include "test_linear_fixture.h"
+#include "test_variants.h"
 #include "core/base/test.h"
 
 #include <stdlib.h>
@@ -134,7 +137,134 @@ static void floats_are_written_as_people_write_them(void) {
     json_decref(json);
 }
 
+// ---- what belongs to a mechanism; scripts/new_attention writes it all but the curve
+
+typedef struct {
+    const Attention *attention;
+    const char *symbol;
+    int is_linear;
+} Entry;
+#define QUADRATIC_ENTRY(symbol) {&attention_##symbol, #symbol, 0},
+#define LINEAR_ENTRY(symbol) {&attention_##symbol, #symbol, 1},
+static const Entry entries[] = {QUADRATIC_ATTENTIONS(QUADRATIC_ENTRY) LINEAR_ATTENTIONS(LINEAR_ENTRY)};
+enum { ENTRIES = sizeof entries / sizeof entries[0] };
+
+// Complains of every mechanism without it.
+static void check_all_have(int (*has)(const Entry *), const char *what, const char *where) {
+    for (int i = 0; i < ENTRIES; i++) {
+        char complaint[200];
+        snprintf(complaint, sizeof complaint, "%s has no %s: %s", entries[i].attention->name, what, where);
+        if (!has(&entries[i])) test_complain(__FILE__, __LINE__, complaint);
+    }
+}
+
+// Whether the file has a line with `before`, the word and `after` in this order next to each other.
+static int file_contains(const char *path, const char *before, const char *word, const char *after) {
+    char line[8192], wanted[300];
+    int found = 0;
+    FILE *file = fopen(path, "r");
+    snprintf(wanted, sizeof wanted, "%s%s%s", before, word, after);
+    while (file && fgets(line, sizeof line, file)) found |= strstr(line, wanted) != NULL;
+    if (file) fclose(file);
+    return found;
+}
+
+static int is_named_like_its_symbol(const Entry *entry) {
+    char name[64];
+    snprintf(name, sizeof name, "%s", entry->attention->name);
+    for (char *c = name; *c; c++) *c = *c == '-' ? '_' : *c;
+    return strcmp(name, entry->symbol) == 0;
+}
+static void names_are_those_of_the_files(void) {
+    check_all_have(is_named_like_its_symbol, "name like its symbol", "the symbol with - in place of _");
+}
+
+static int has_naive_twin(const Entry *entry) {
+    return naive_twin(entry->is_linear ? naive_linear_twins : naive_quadratic_twins, entry->attention) != NULL;
+}
+static void every_mechanism_has_a_naive_twin(void) {
+    check_all_have(has_naive_twin, "naive twin", "attention/naive_linear.c or naive_quadratic.c");
+}
+
+static int has_case(const Entry *entry) {
+    const Variant *variants = entry->is_linear ? linear_variants : quadratic_variants;
+    for (int v = entry->is_linear ? LINEAR_VARIANTS : QUADRATIC_VARIANTS; v > 0; v--)
+        if (!strcmp(variants[v - 1].name, entry->attention->name)) return 1;
+    return 0;
+}
+static void every_mechanism_has_a_finite_difference_case(void) {
+    check_all_have(has_case, "finite-difference case", "attention/test_variants.h");
+}
+
+static int has_linear_fixture(const Entry *entry) {
+    Safetensors file;
+    int found = 0;
+    char group[64];
+    if (open_fixture(&file)) return 0;
+    for (int i = 0; !found && fixture_group(group, sizeof group, &file, &i); i++)
+        found = !strcmp(fixture_attention(&file, group), entry->attention->name);
+    safetensors_close(&file);
+    return found;
+}
+static int has_quadratic_fixture(const Entry *entry) {
+    Safetensors file;
+    Error error;
+    char name[80];
+    snprintf(name, sizeof name, "%s/o", entry->symbol);
+    if (safetensors_open(&file, "dev/fixtures/quadratic.safetensors", &error)) return 0;
+    int found = safetensors_find(&file, name) != NULL;
+    safetensors_close(&file);
+    return found;
+}
+static int has_fixture(const Entry *entry) {
+    return entry->is_linear ? has_linear_fixture(entry) : has_quadratic_fixture(entry);
+}
+static void every_mechanism_has_a_fixture(void) {
+    check_all_have(has_fixture, "fixture", "dev/fixtures/add_attention.py NAME");
+}
+
+static int has_curve(const Entry *entry) {
+    return file_contains("dev/fixtures/curves.tsv", "\t", entry->attention->name, "\t") ||
+           file_contains("dev/fixtures/curves.tsv", "\t", entry->attention->name, "\n");
+}
+static void every_mechanism_has_a_loss_curve(void) {
+    check_all_have(has_curve, "loss curve", "attention/test_curves.sh --write NAME");
+}
+
+// Text, so that it is seen where no .cu file can be compiled.
+static int has_gpu_side(const Entry *entry) {
+    char path[80];
+    snprintf(path, sizeof path, "attention/%s.cu", entry->symbol);
+    return file_contains(path, "attention_gpu_", entry->symbol, " =") ||
+           file_contains(path, "LINEAR_GPU_ATTENTION(", entry->symbol, ",");
+}
+static void every_mechanism_has_a_gpu_side(void) {
+    check_all_have(has_gpu_side, "GPU side", "attention/NAME.cu");
+}
+
+// A row of the table and a heading "### this, that" with the name among its words.
+static int has_section(const Entry *entry) {
+    char line[2048];
+    int found = 0;
+    FILE *file = fopen("docs/attentions.md", "r");
+    while (file && fgets(line, sizeof line, file))
+        for (char *word = strncmp(line, "### ", 4) ? NULL : strtok(line, "#, \n"); word; word = strtok(NULL, ", \n"))
+            found |= !strcmp(word, entry->attention->name);
+    if (file) fclose(file);
+    return found && file_contains("docs/attentions.md", "| `", entry->attention->name, "` |");
+}
+static void every_mechanism_is_documented(void) {
+    check_all_have(has_section, "section and row in the table", "docs/attentions.md");
+}
+
 int main(void) {
+    RUN(names_are_those_of_the_files);
+    RUN(every_mechanism_has_a_naive_twin);
+    RUN(every_mechanism_has_a_finite_difference_case);
+    RUN(every_mechanism_has_a_fixture);
+    RUN(every_mechanism_has_a_loss_curve);
+    RUN(every_mechanism_has_a_gpu_side);
+    RUN(every_mechanism_is_documented);
     RUN(every_mechanism_is_found_and_complete);
     RUN(defaults_fill_in_what_was_not_given);
     RUN(foreign_options_are_refused);

@@ -105,7 +105,7 @@ static int check_config(const DataLoaderConfig *config, Error *error) {
     return 0;
 }
 
-// Wrong tokens mostly are wrong everywhere: looking at both ends shows them before the training starts.
+// Wrong tokens are usually wrong everywhere: a look at both ends shows them before training starts.
 static int check_ends(const Part *part, const DataLoaderConfig *config, Error *error) {
     uint64_t count = part->shard.count, row = (uint64_t)config->T + 1 < count ? (uint64_t)config->T + 1 : count;
     if (shard_check(&part->shard, 0, row, config->vocab, error)) return -1;
@@ -316,7 +316,7 @@ int dataloader_rows_at(DataLoader *loader, int64_t first, int B, int32_t *inputs
     size_t T = (size_t)loader->config.T;
     for (int b = 0; b < B; b++, inputs += T, targets += T) {
         int64_t index = loader->position + first + b;
-        if (loader->config.whole && index >= loader->rows) { // behind the end of an evaluation
+        if (loader->config.whole && index >= loader->rows) { // after the end of an evaluation
             for (size_t t = 0; t < T; t++) inputs[t] = 0, targets[t] = -1;
             continue;
         }

@@ -32,13 +32,14 @@ typedef struct {
 //               the (n - 1) mod T targets left over are not lost for good: each epoch shifts the shard's rows by
 //               another amount within them. After the last row the next epoch begins.
 //   evaluation  (`whole`) every token but a shard's first is a target exactly once, whatever T is: a shard's last row
-//               may be short, and is filled up with inputs 0 and targets -1 (not to be counted). Rows behind the last
+//               may be short, and is filled up with inputs 0 and targets -1 (not to be counted). Rows after the last
 //               one are all of that kind, so B need not divide their number. The mean over targets >= 0 weights by
 //               tokens.
 
-// With `documents` a document (it begins with the end-of-text token, vocab - 1) starts a row of its own and every T tokens
-// a further one, so that no row begins in the middle of a text whose beginning it lacks. In training a row is filled up
-// with the text that follows; in evaluation it ends where the next document begins. Opening then reads all tokens once.
+// With `documents` a document (it begins with the end-of-text token, vocab - 1) starts a row of its own and every T
+// tokens a further one, so that no row begins in the middle of a text whose beginning it lacks. In training a row is
+// filled up with the text that follows; in evaluation it ends where the next document begins. Opening then reads all
+// tokens once.
 
 // Maps every shard, validates its header and size, the tokens at its start and end, and samples between; every other
 // token is checked when its row is read, so that none out of range gets out of here.

@@ -1,5 +1,5 @@
-// GPT-2's splitting rule: text falls into pieces, and byte pairs are merged only inside a piece. The rule is the regular
-// expression
+// GPT-2's splitting rule: text falls into pieces, and byte pairs are merged only inside a piece. The rule is the
+// regular expression
 //
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //

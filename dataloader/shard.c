@@ -37,7 +37,7 @@ static int wrong_size(const char *path, uint64_t count, uint64_t bytes, Error *e
                          "text again with ./tokenize encode",
                          path, (unsigned long long)count, (unsigned long long)bytes);
     return error_set(error,
-                     "%.700s: the header says %lld tokens (%.1f MB), behind it are %llu bytes; the file is damaged "
+                     "%.700s: the header says %lld tokens (%.1f MB), followed by %llu bytes; the file is damaged "
                      "or incomplete: copy, download or encode it again",
                      path, (long long)count, 2e-6 * (double)count, (unsigned long long)bytes);
 }

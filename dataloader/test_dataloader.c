@@ -151,13 +151,13 @@ static void refuses_files_that_are_no_shards(void) {
 
 static void refuses_wrong_counts(void) {
     write_raw("header.bin", SHARD_MAGIC, 1, 10, 0, 0);
-    check_bad_file("header.bin", "behind it are 0 bytes");
+    check_bad_file("header.bin", "followed by 0 bytes");
     write_raw("zero.bin", SHARD_MAGIC, 1, 0, 0, 0);
     check_bad_file("zero.bin", "without tokens");
     write_raw("zero_of_ten.bin", SHARD_MAGIC, 1, 0, 0, 20);
     check_bad_file("zero_of_ten.bin", "says 0 tokens");
     write_raw("negative.bin", SHARD_MAGIC, 1, -10, 0, 20);
-    check_bad_file("negative.bin", "behind it are 20 bytes");
+    check_bad_file("negative.bin", "followed by 20 bytes");
     write_raw("negative64.bin", SHARD_MAGIC, 1, -10, -1, 20);
     check_bad_file("negative64.bin", "says -10 tokens");
     write_raw("huge.bin", SHARD_MAGIC, 1, 0x7fffffff, 0, 20);
@@ -165,18 +165,18 @@ static void refuses_wrong_counts(void) {
     write_raw("word3.bin", SHARD_MAGIC, 1, 10, 1, 20);
     check_bad_file("word3.bin", "says 4294967306 tokens");
     write_raw("wraps.bin", SHARD_MAGIC, 1, 10, INT32_MIN, 20); // 2 * count wraps to 20
-    check_bad_file("wraps.bin", "behind it are 20 bytes");
+    check_bad_file("wraps.bin", "followed by 20 bytes");
 }
 
 static void refuses_wrong_sizes(void) {
     write_raw("short.bin", SHARD_MAGIC, 1, 10, 0, 18);
-    check_bad_file("short.bin", "behind it are 18 bytes");
+    check_bad_file("short.bin", "followed by 18 bytes");
     write_raw("long.bin", SHARD_MAGIC, 1, 10, 0, 22);
-    check_bad_file("long.bin", "behind it are 22 bytes");
+    check_bad_file("long.bin", "followed by 22 bytes");
     write_raw("odd.bin", SHARD_MAGIC, 1, 10, 0, 21);
-    check_bad_file("odd.bin", "behind it are 21 bytes");
+    check_bad_file("odd.bin", "followed by 21 bytes");
     write_raw("odd_short.bin", SHARD_MAGIC, 1, 10, 0, 19);
-    check_bad_file("odd_short.bin", "behind it are 19 bytes");
+    check_bad_file("odd_short.bin", "followed by 19 bytes");
 }
 
 static void refuses_uint32_with_a_hint(void) {
@@ -255,8 +255,8 @@ static void names_the_bad_one_among_good_ones(void) {
     write_shard("a.bin", 0, 100);
     write_raw("b.bin", SHARD_MAGIC, 1, 10, 0, 18);
     write_shard("c.bin", 0, 100);
-    check_refused((DataLoaderConfig){.pattern = path_of("*.bin")}, "b.bin", "behind it are 18 bytes");
-    check_refused((DataLoaderConfig){.pattern = folder}, "b.bin", "behind it are 18 bytes");
+    check_refused((DataLoaderConfig){.pattern = path_of("*.bin")}, "b.bin", "followed by 18 bytes");
+    check_refused((DataLoaderConfig){.pattern = folder}, "b.bin", "followed by 18 bytes");
 }
 
 static void survives_a_file_that_shrinks(void) {

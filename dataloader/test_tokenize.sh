@@ -19,7 +19,7 @@ check() { # check "name" command...
         head -5 "$work/check.log"
     fi
 }
-# refuses "name" "part of the message" command...: exit code 1, one line on standard error, and no file left behind
+# refuses "name" "part of the message" command...: exit code 1, one line on standard error, and no file left
 refuses() {
     local name=$1 part=$2
     shift 2
@@ -39,7 +39,7 @@ refuses() {
 encode() { "$tokenize" encode --vocab-file "$vocabulary" "$@"; }
 decode() { "$tokenize" decode --vocab-file "$vocabulary" "$@"; }
 same_text() { decode "$1"_train_*.bin | cmp - "$2"; }
-field() { # the number behind "split" ... "key" in a PREFIX.json
+field() { # the number after "split" ... "key" in a PREFIX.json
     tr -d '\n ' <"$work/$1.json" | sed -n "s/.*\"${2%%.*}\":{[^}]*\"${2##*.}\":\([0-9]*\).*/\1/p"
 }
 

@@ -1,5 +1,6 @@
 // Tests of the tokenizer: the splitting rule and the merges against plain twins and against ids from tiktoken (the
-// fixtures, made by dev/fixtures/make_tokenizer_fixture.py), bad files, training, the files in checkpoints, reading in blocks.
+// fixtures, made by dev/fixtures/make_tokenizer_fixture.py), bad files, training, the files in checkpoints, reading in
+// blocks.
 #define _GNU_SOURCE
 #include "merge_queue.h"
 #include "pieces.h"

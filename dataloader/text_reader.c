@@ -81,7 +81,7 @@ static void close_file(TextReader *reader) {
     reader->in_document = 0;
 }
 
-// Fills the buffer behind what is left in it; makes it larger when it is full.
+// Fills the buffer after what is left in it; enlarges it when it is full.
 static int fill(TextReader *reader, Error *error) {
     memmove(reader->data, reader->data + reader->done, reader->used - reader->done);
     reader->used -= reader->done;
@@ -161,7 +161,7 @@ static int find_separator(const TextReader *reader, size_t from, size_t *documen
     return 0;
 }
 
-// The last place in (from, used) to cut a document that goes on behind the buffer; `from` when there is none. It keeps
+// The last place in (from, used) to cut a document that goes on beyond the buffer; `from` when there is none. It keeps
 // away from the end, so that no separator is cut in two.
 static size_t find_last_cut(const TextReader *reader, size_t from) {
     const unsigned char *data = (const unsigned char *)reader->data;

@@ -35,7 +35,7 @@ uint32_t tokenizer_find(const Tokenizer *tokenizer, const char *bytes, size_t le
 // xxh3 of the first `ranks` tokens and their lengths: equal vocabularies have equal checksums.
 uint64_t tokenizer_checksum(const Tokenizer *tokenizer, int ranks);
 
-// A line of a vocabulary file; returns its length. There is no 0 behind it.
+// A line of a vocabulary file; returns its length. There is no 0 after it.
 enum { TOKENIZER_LINE_MAX = (TOKEN_BYTES_MAX + 2) / 3 * 4 + 32 };
 size_t tokenizer_write_line(char *line, const char *token, size_t bytes, int rank);
 
@@ -45,7 +45,7 @@ typedef struct TokenizerEncoder TokenizerEncoder;
 
 TokenizerEncoder *tokenizer_encoder_create(const Tokenizer *tokenizer);
 void tokenizer_encoder_free(TokenizerEncoder *encoder);
-// Like tokenizer_encode, but puts the tokens behind the `count` that are there; returns the new count.
+// Like tokenizer_encode, but puts the tokens after the `count` that are there; returns the new count.
 size_t tokenizer_encoder_append(TokenizerEncoder *encoder, const char *text, size_t bytes, uint32_t **tokens,
                                 size_t count, size_t *capacity);
 
@@ -57,9 +57,9 @@ typedef int TokenizerVisit(void *context, uint32_t id, const char *text);
 int tokenizer_visit_names(const Tokenizer *tokenizer, TokenizerVisit *visit, void *context); // end-of-text is the last
 int tokenizer_visit_merges(const Tokenizer *tokenizer, TokenizerVisit *visit, void *context);
 
-// The files that a checkpoint holds of its vocabulary, made in memory: the ranks in tiktoken's format, which every program
-// here reads, and tokenizer.json and tokenizer_config.json, with which AutoTokenizer opens the checkpoint. As models are
-// trained with end-of-text before each document, that tokenizer puts one before each text.
+// The files that a checkpoint holds of its vocabulary, made in memory: the ranks in tiktoken's format, which every
+// program here reads, and tokenizer.json and tokenizer_config.json, with which AutoTokenizer opens the checkpoint. As
+// models are trained with end-of-text before each document, that tokenizer puts one before each text.
 enum { TOKENIZER_FILES = 3 };
 int tokenizer_make_files(MemoryFile files[TOKENIZER_FILES], const Tokenizer *tokenizer, Error *error);
 

@@ -1,5 +1,5 @@
-// A vocabulary as files: in tiktoken's format, and as Hugging Face's GPT-2 tokenizer keeps it. There bytes are written as
-// printable characters, and the order of merging is a list of pairs instead of the ranks of tokens.
+// A vocabulary as files: in tiktoken's format, and as Hugging Face's GPT-2 tokenizer keeps it. There bytes are written
+// as printable characters, and the order of merging is a list of pairs instead of the ranks of tokens.
 #include "tokenizer.h"
 #include "core/base/file.h"
 #include "core/base/json.h"

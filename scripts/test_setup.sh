@@ -83,6 +83,15 @@ check_equal "a program in C: exit code" "$?" 1
 check_equal "its last line" "$(tail -n 1 "$work/out")" "1 passed, 1 failed, 1 skipped"
 check_contains "its reason" "skipped: cannot: no such thing here" "$work/out"
 
+# ---- objects depend on the flags they were built with; commands are short lines unless V=1 asks for all of them
+object="$BUILD/float/core/base/progress.o"
+made() { make "$object" "$@" 2>/dev/null | grep -c 'core/base/progress.c'; }
+check_equal "compiled once" "$(made) $(made)" "1 0"
+check_equal "other flags compile it anew" "$(made EXTRA_CFLAGS=-DOTHER) $(made EXTRA_CFLAGS=-DOTHER)" "1 0"
+check_equal "a compilation is one short line" "$(make "$object" 2>/dev/null | grep -v '^setup' | tail -n 1)" "compile  core/base/progress.c"
+check_equal "or the whole command" "$(make V=1 EXTRA_CFLAGS=-DOTHER "$object" 2>/dev/null | grep -c -e '-DOTHER .*-c -o')" 1
+check_equal "make help looks for nothing" "$(BUILD="$work/nothing" make help >/dev/null 2>&1; [ -e "$work/nothing" ] && echo found)" ""
+
 # ---- make cuda: an nvcc that knows two architectures and makes scripts, which find no GPU
 stand_in "$work/nvcc" <<END
 case \$1 in

@@ -49,7 +49,7 @@ refuse() { # name, part of the message, options
 refusals() {
     out="--out $work/refused --quiet"
     refuse "unknown option" "unknown option --bacth; did you mean --batch?" $small $out --bacth 4
-    refuse "missing value" "option --batch: expected a value behind it, found nothing" $small $out --batch
+    refuse "missing value" "option --batch: expected a value after it, found nothing" $small $out --batch
     refuse "batch 0" "option --batch: expected a whole number from 1 to" $small $out --batch 0
     refuse "batch as text" "expected a whole number, found \"four\"" $small $out --batch four
     refuse "batch 1e9" "found 1e9" $small $out --batch 1e9

@@ -136,6 +136,7 @@ spikes() {
     works "the second half" --resume "$work/half" --steps 40 --quiet
     check_same_run "the detector's memory is resumed" "$work/half" "$work/calm" step_00000040
     cp -r "$work/calm" "$work/rolled"
+    cp -r "$work/calm" "$work/calm.before"
     refuse "a spike" "a spike (loss" --resume "$work/calm" --steps 60 --lr 3 --clip 0 --spike 6 --save-every 0 --quiet
     check_equal "the step before it is saved" "$(saved_steps "$work/calm" | tr ' ' '\n' | tail -n 1)" "$(last_step "$work/calm")"
     train --resume "$work/rolled" --steps 60 --lr 3 --clip 0 --spike 6 --on-nan rollback --nan-limit 20 --save-every 0 --quiet
@@ -144,6 +145,11 @@ spikes() {
     factor=$(sed -n 's/.*"rate_factor": \([0-9.e-]*\),.*/\1/p' "$work/rolled/step_00000060/state.json")
     rate=$(step_lines "$work/rolled" | sed -n '$s/.*"lr": \([0-9.e+-]*\).*/\1/p')
     check_equal "rollback: the rate is lower by it" "$(awk -v r="$rate" -v f="$factor" 'BEGIN { print (r / (3 * f) > 0.999 && r / (3 * f) < 1.001) }')" 1
+    cp -r "$work/calm.before" "$work/direct"
+    works "the same with that rate from the start" --resume "$work/direct" --steps 60 --lr "$(awk -v f="$factor" 'BEGIN { printf "%.9g", 3 * f }')" --clip 0 --spike 6 --save-every 0 --quiet
+    for file in model optimizer; do
+        check_same_file "a rollback restores every bit: $file" "$work/rolled/step_00000060/$file.safetensors" "$work/direct/step_00000060/$file.safetensors"
+    done
     check_equal "every step is there once" "$(step_lines "$work/rolled" | wc -l | tr -d ' ')" 60
 }
 spikes
@@ -201,9 +207,9 @@ lost_metrics() {
         ./train_gpt2 --resume "$work/full" --steps 12 --save-every 0 --save-wait 0 --quiet >"$work/out" 2>"$work/err" </dev/null
     check_equal "metrics that cannot be written: exit code" $? 1
     check_equal "said once" "$(grep -c 'metrics.jsonl: cannot write' "$work/err")" 1
-    check_equal "whole lines only" "$(python3 -c 'import json,sys; print(all(json.loads(l) for l in open(sys.argv[1])))' "$work/full/metrics.jsonl")" True
+    check_equal "whole lines only" "$(grep -cv '^{.*}$' "$work/full/metrics.jsonl")" 0
 }
-command -v python3 >/dev/null && lost_metrics
+lost_metrics
 
 # ---- the terminal goes away, or the run directory does
 # shellcheck disable=SC2086
@@ -213,7 +219,9 @@ going_away() {
     check_equal "a closed pipe: exit code" "$(cat "$work/code")" 141
     check_equal "a closed pipe: saved" "$(saved_steps "$work/piped")" "$(last_step "$work/piped")"
     start_run "$work/hung"
+    wait_for_steps "$work/hung" 7
     end_run HUP
+    check_contains "a run of many hours is warned of" "at this speed the run takes" "$work/background_err"
     check_equal "SIGHUP: exit code" "$code" 129
     check_equal "SIGHUP: saved" "$(saved_steps "$work/hung")" "$(last_step "$work/hung")"
     start_run "$work/gone"
@@ -270,9 +278,8 @@ messages() {
     if [ -z "$(saved_steps "$work/early")" ]; then check_contains "interrupted before a step" "nothing new to save" "$work/out"; else check_contains "interrupted" "interrupted, saved:" "$work/out"; fi
     train $spoken --lr 100 --weight-decay 100 --clip 0 --warmup 0 --on-nan skip --nan-limit 1000000 --seconds 1 --save-every 0 --out "$work/timed"
     check_equal "--seconds with steps that are skipped" $? 0
-    python3 -c 'import json,sys
-for line in open(sys.argv[1]): json.loads(line)' "$work/timed/metrics.jsonl" && pass
-    huge_validation
+    check_equal "no nan in its metrics" "$(grep -c ': -*nan' "$work/timed/metrics.jsonl")" 0
+    if command -v python3 >/dev/null; then huge_validation; else skip "a validation that is not finite" "there is no python3"; fi
 }
 # Weights that are finite, and a validation that is not: the loss is not written as a number.
 huge_validation() {
@@ -321,7 +328,8 @@ PYTHON
 if command -v python3 >/dev/null; then
     narrow_terminal >"$work/terminals"
     check_equal "terminals of 40 to 200 columns" "$(tr '\n' ' ' <"$work/terminals")" "ok ok ok ok "
+else
+    skip "terminals of 40 to 200 columns" "there is no python3"
 fi
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+summary

@@ -33,8 +33,8 @@ void die_if(int status, const Error *error);
 // Prints `program: warning: message` on standard error.
 void warn(const char *format, ...) PRINTF_LIKE(1, 2);
 
-// The name that messages start with; set it once at the top of main from argv[0]. From then on the program ends with exit
-// code 1 and a line that says so when standard output could not be written.
+// The name that messages start with; set it once at the top of main from argv[0]. From then on the program ends with
+// exit code 1 and a line that says so when standard output could not be written.
 void error_set_program(const char *argv0);
 const char *error_program(void);
 // With many processes: messages name the rank from now on, and only rank 0 warns. Below 0: no longer.

@@ -88,10 +88,10 @@ static int page_is_gone(const MappedFile *file, Error *error) {
                      file->path, file->size);
 }
 
-// A mapped page that the file no longer has raises SIGBUS. While this thread is in file_copy, `escape` leads back out of
-// it. Elsewhere a mapped file's bytes are used in place, by threads and libraries that know no way back: the program ends
-// with the message. The fault is this thread's own and not within the list's functions or stdio's, so that they may be
-// called. A SIGBUS of any other origin goes to whoever handled it before.
+// A mapped page that the file no longer has raises SIGBUS. While this thread is in file_copy, `escape` leads back out
+// of it. Elsewhere a mapped file's bytes are used in place, by threads and libraries that cannot recover: the program
+// ends with the message. The fault is this thread's own and not within the list's functions or stdio's, so that they
+// may be called. A SIGBUS of any other origin goes to whoever handled it before.
 static _Thread_local sigjmp_buf *volatile escape;
 static struct sigaction previous_action;
 

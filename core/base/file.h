@@ -19,13 +19,14 @@ typedef struct {
 } FileMap;
 
 // Maps a regular file for reading; refuses directories, fifos and devices instead of hanging on them. When the file
-// shrinks, or its disk fails, while `data` is used in place, the program ends with one line that names it and exit code 1.
+// shrinks, or its disk fails, while `data` is used in place, the program ends with one line that names it and exit code
+// 1.
 int file_map(FileMap *map, const char *path, Error *error);
 // Copies bytes that lie within the map; the same trouble is an ordinary error here.
 int file_copy(void *to, const FileMap *map, size_t offset, size_t bytes, Error *error);
 void file_unmap(FileMap *map);
 
-// Reads a whole regular file of at most `limit` bytes into memory with a 0 byte behind it; free() the result.
+// Reads a whole regular file of at most `limit` bytes into memory, followed by a 0 byte; free() the result.
 int file_read(char **text, size_t *size, const char *path, size_t limit, Error *error);
 
 // Reads a stream (standard input, a pipe) to its end, at most `limit` bytes; `name` is for messages.
@@ -37,8 +38,8 @@ int file_is_directory(const char *path);
 // ---- writing: X.tmp, every write checked, flushed to the disk, renamed, directory flushed
 //
 // Only a regular file is replaced. A symbolic link stays: the file that it leads to is replaced, or made. A character
-// device (/dev/null, a terminal) and a pipe with a reader (/dev/stdout, a fifo) are written to as they are; a pipe without
-// one, a directory, a socket and a disk are refused.
+// device (/dev/null, a terminal) and a pipe with a reader (/dev/stdout, a fifo) are written to as they are; a pipe
+// without one, a directory, a socket and a disk are refused.
 
 typedef struct {
     FILE *stream;
@@ -66,8 +67,8 @@ typedef struct { // a file that is kept in memory until its directory is written
     size_t bytes;
 } MemoryFile;
 
-// A descriptor that writes after what the file has, or with `keep` 0 into an emptied one. Whatever is not a regular file is
-// refused: a fifo would hang. -1 on failure.
+// A descriptor that writes after what the file has, or with `keep` 0 into an emptied one. Whatever is not a regular
+// file is refused: a fifo would hang. -1 on failure.
 int file_open_log(const char *path, int keep, Error *error);
 
 // ---- directories

@@ -16,7 +16,7 @@ __attribute__((constructor)) static void use_checked_memory(void) {
     json_set_alloc_funcs(allocate, free);
 }
 
-// ---- values that are there
+// ---- values that must exist
 
 json_t *json_made(json_t *value, const char *what) {
     if (!value) die("%s cannot stand in JSON: a text in it is not UTF-8, or a number is not finite", what);

@@ -1,5 +1,6 @@
-// JSON that is made here: nothing is left out of it in silence, and it can hold text of any bytes. jansson's memory comes
-// from core/base/memory.h, so that no call of it fails for want of memory: such a failure ends the program with a message.
+// JSON that is made here: nothing is left out of it in silence, and it can hold text of any bytes. jansson's memory
+// comes from core/base/memory.h, so that no call of it fails for want of memory: such a failure ends the program with a
+// message.
 #ifndef CORE_JSON_H
 #define CORE_JSON_H
 

@@ -14,8 +14,8 @@ void *memory_allocate_zeroed(size_t count, size_t size, const char *what);
 void *memory_resize(void *block, size_t count, size_t size, const char *what);
 // Gives the pages inside a block back to the system: its contents are lost, the block itself is still to be freed.
 void memory_discard(void *block, size_t bytes);
-// Makes a large block's bytes zero at no cost now: its whole pages go back to the system, which has a zeroed one for the
-// thread that first touches it.
+// Makes a large block's bytes zero at no cost now: its whole pages go back to the system, which has a zeroed one for
+// the thread that first touches it.
 void memory_clear(void *block, size_t bytes);
 char *memory_copy_string(const char *text);
 

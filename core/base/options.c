@@ -45,7 +45,8 @@ int choice_index(const char *choices, const char *word) {
     return -1;
 }
 
-// Edits (insert, remove, replace, swap neighbours) from a to b; words above 40 letters are never near anything.
+// Edits (insert, remove, replace, swap neighbours) from a to b; words of more than 40 letters are never close to
+// anything.
 static int edit_distance(const char *a, const char *b) {
     int n = (int)strlen(a), m = (int)strlen(b), rows[3][42];
     if (n > 40 || m > 40) return 99;
@@ -82,7 +83,7 @@ const char *options_nearest(const Options *options, const char *name) {
 
 // ---- values
 
-// A number with an optional k, M or G behind it. Only the whole text counts: "12x" is no number.
+// A number, perhaps with k, M or G after it. Only the whole text counts: "12x" is not a number.
 static int parse_number(const char *text, double *number) {
     char *end;
     errno = 0;
@@ -209,7 +210,7 @@ static int parse_option(Options *options, int argc, char **argv, int *at, Error 
     option->given = 1;
     if (equals) return option_set(option, equals + 1, error);
     if (option->type == OPTION_FLAG) return option_set(option, "1", error);
-    if (*at == argc) return error_set(error, "option --%s: expected a value behind it, found nothing", option->name);
+    if (*at == argc) return error_set(error, "option --%s: expected a value after it, found nothing", option->name);
     return option_set(option, argv[(*at)++], error);
 }
 

@@ -1,5 +1,5 @@
 #include "random.h"
-#include "core/math/vector_math.h"
+#include "vector_math.h"
 
 #include <math.h>
 
@@ -82,7 +82,7 @@ void random_fill_normal(real *out, size_t count, uint64_t key, double scale) {
             length[j] = scale * sqrt(-2.0 * log(block_radius_part(block)));
             angle[j] = block_angle(block);
         }
-        // In loops of their own: together the compiler would make one call of them that has no vector form.
+        // In separate loops: in one, the compiler would combine them into a call that has no vector form.
 #pragma omp simd
         for (int j = 0; j < LANES; j++) even[j] = length[j] * cos(angle[j]);
 #pragma omp simd

@@ -22,7 +22,7 @@ uint64_t random_key(uint64_t seed, const char *purpose, uint64_t index);
 uint32_t random_word(uint64_t key, uint64_t i);              // 32 random bits
 double random_uniform(uint64_t key, uint64_t i);             // in [0, 1), 32 bits of it random
 double random_normal(uint64_t key, uint64_t i);              // standard normal (Box-Muller, in double)
-uint64_t random_below(uint64_t key, uint64_t i, uint64_t n); // in [0, n), without bias worth speaking of (2^-64 n)
+uint64_t random_below(uint64_t key, uint64_t i, uint64_t n); // in [0, n), with negligible bias (2^-64 n)
 
 // out[i] = scale * random_normal(key, i) for i < count, with all threads; equal to the single numbers within rounding.
 void random_fill_normal(real *out, size_t count, uint64_t key, double scale);

@@ -1,7 +1,7 @@
 // A test harness of one page. A test program lists its tests in main with RUN(name) and returns test_summary(), which
-// prints `N passed, N failed` as the last line, with `, N skipped` behind it where a test had to SKIP, and is non-zero when
-// any failed. TEST_ONLY=one,another in the environment runs those alone, and a name that the program does not have is a
-// failure; TEST_STOP=1 ends the program at the first failed check.
+// prints `N passed, N failed` as the last line, followed by `, N skipped` where a test had to SKIP, and is non-zero
+// when any failed. TEST_ONLY=one,another in the environment runs those alone, and a name that the program does not have
+// is a failure; TEST_STOP=1 ends the program at the first failed check.
 #ifndef CORE_TEST_H
 #define CORE_TEST_H
 
@@ -35,7 +35,7 @@ static const char *test_names[200]; // all of the program's, whether they run or
         }                                                                                                             \
     } while (0)
 #define RUN(test) test_run(#test, test)
-// What cannot be tested here is said and counted, never passed over: leaves the test.
+// Leaves the test. What cannot be tested here is reported and counted, never passed over in silence.
 #define SKIP(why)                                                                                                      \
     do {                                                                                                               \
         printf("skipped: %s: %s\n", test_names[test_count - 1], why);                                                  \
@@ -43,7 +43,7 @@ static const char *test_names[200]; // all of the program's, whether they run or
         return;                                                                                                        \
     } while (0)
 
-// The first ten failures of a test are told; returns whether this one was.
+// Whether this failure is printed: only a test's first ten are.
 static inline int test_complain(const char *file, int line, const char *what) {
     int tells = ++test_failures_here <= 10;
     if (tells) printf("  %s:%d: failed: %s\n", file, line, what);

@@ -74,8 +74,8 @@ static void test_allocation(void) {
     CHECK(memory_peak_bytes() > 1 << 20);
 }
 
-// Within a page, across its edge, over so many whole pages that they go back to the system: zeros inside, everything else
-// as it was.
+// Within a page, across its edge, over so many whole pages that they go back to the system: zeros inside, everything
+// else as it was.
 static void test_clearing(void) {
     enum { SIZE = 4 << 20 };
     static const size_t parts[][2] = {{0, 0},       {5, 100},        {4000, 200},    {4096, 4096},
@@ -320,7 +320,7 @@ static void test_log(void) {
     const char *path = test_path("log"), *fifo = test_path("log_fifo");
     Error error = {""};
     CHECK(mkfifo(fifo, 0600) == 0);
-    for (int i = 0; i < 3; i++) { // afresh, behind it, afresh
+    for (int i = 0; i < 3; i++) { // afresh, after it, afresh
         int log = file_open_log(path, i == 1, &error);
         CHECK(log >= 0);
         if (log >= 0) CHECK(write(log, i == 1 ? "b" : "a", 1) == 1 && close(log) == 0);

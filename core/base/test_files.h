@@ -1,5 +1,5 @@
-// Files for tests: a directory that goes away afterwards, files of given bytes, damage of a known kind; and processes that
-// may end.
+// Files for tests: a directory that goes away afterwards, files of given bytes, damage of a known kind; and processes
+// that may die.
 #ifndef CORE_TEST_FILES_H
 #define CORE_TEST_FILES_H
 

@@ -1,9 +1,8 @@
-// The option table: parsing, refusals, suggestions, help, and the saved configuration; then the trainer's own table.
+// The option table: parsing, refusals, suggestions, help, and the saved configuration.
 #define _GNU_SOURCE
 #include "json.h"
 #include "memory.h"
 #include "options.h"
-#include "core/train/settings.h"
 #include "test.h"
 
 #include <limits.h>
@@ -109,8 +108,8 @@ static void numbers_refused(void) {
 }
 
 static void other_refusals(void) {
-    check_refused("--batch", "--batch: expected a value behind it, found nothing");
-    check_refused("-b", "expected a value behind it");
+    check_refused("--batch", "--batch: expected a value after it, found nothing");
+    check_refused("-b", "expected a value after it");
     check_refused("--train=", "expected a value, found nothing");
     check_refused("--kind quadratic", "expected one of cosine|linear|constant, found \"quadratic\"");
     check_refused("--kind lin", "found \"lin\""); // no abbreviations
@@ -206,7 +205,7 @@ static void help_lists_everything(void) {
     free(text);
 }
 
-// --help prints to standard output and ends with 0, whatever else is wrong behind it.
+// --help prints to standard output and ends with 0, whatever is wrong after it.
 static void help_exits(void) {
     fflush(stdout);
     pid_t child = fork();
@@ -339,116 +338,6 @@ static void json_holds_all_or_says_so(void) {
     }
 }
 
-// ---- the trainer's table
-
-static Settings settings;
-static Options trainer_options;
-static const Attention *attention;
-
-// From a command line to finished settings.
-static int finish(const char *line) {
-    static char copy[512];
-    char *argv[32] = {"test"}, *rest;
-    int argc = 1;
-    settings = settings_default();
-    trainer_options = (Options){0};
-    settings_options(&trainer_options, &settings);
-    error.text[0] = 0;
-    snprintf(copy, sizeof copy, "%s", line);
-    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) argv[argc++] = word;
-    if (options_parse(&trainer_options, argc, argv, NULL, 0, NULL, &error)) return -1;
-    return settings_finish(&settings, &trainer_options, &attention, NULL, &error);
-}
-
-static void check_unfinished(const char *line, const char *part_of_message) {
-    CHECK(finish(line) == -1);
-    CHECK_CONTAINS(error.text, part_of_message);
-}
-
-// Every option has a name, a short name at most, and a help line of its own.
-static void trainer_table_is_consistent(void) {
-    CHECK(finish("") == 0);
-    for (int i = 0; i < trainer_options.count; i++) {
-        const Option *a = &trainer_options.items[i];
-        CHECK(a->help && a->help[0] && a->group && a->group[0]);
-        for (int j = 0; j < i; j++) {
-            const Option *b = &trainer_options.items[j];
-            CHECK(strcmp(a->name, b->name) && (!a->alias || a->alias != b->alias) && a->value != b->value);
-        }
-    }
-}
-
-static void trainer_presets(void) {
-    CHECK(finish("--model tiny --vocab 300") == 0);
-    CHECK(settings.model.L == 4 && settings.model.C == 128 && settings.model.V == 300 && settings.T == 256);
-    CHECK(finish("") == 0 && settings.model.L == 12 && settings.model.C == 768 && settings.model.V == 50257);
-    CHECK(finish("--layers 3") == 0 && settings.model.L == 3 && settings.model.C == 768);
-    CHECK(finish("--batch 64 --sequence 1024") == 0 && settings.micro_batch == 4); // 4096 tokens at once
-    CHECK(finish("--batch 2 --sequence 64") == 0 && settings.micro_batch == 2);
-}
-
-static void trainer_contradictions(void) {
-    check_unfinished("--sequence 2000", "expected at most the context of 1024, found 2000");
-    check_unfinished("--batch 4 --micro-batch 8", "--micro-batch: expected at most the batch of 4 rows, found 8");
-    check_unfinished("--batch 4 --batch-start 8", "--batch-start: expected at most the batch of 4 rows, found 8");
-    check_unfinished("--heads 7", "7 heads");
-    check_unfinished("--attention nonsense", "expected one of");
-    check_unfinished("--attention nonsense", "softmax");
-    check_unfinished("--attention softmax --R 3", "--R");
-    check_unfinished("--batch 1048576 --micro-batch 1048576 --context 1048576 --sequence 1048576", "too many");
-}
-
-// What the options allow can be saved and opened again, and what they refuse no file can bring in.
-static void sizes_have_one_limit(void) {
-    static const struct {
-        const char *option;
-        size_t offset;
-        int most;
-    } sizes[] = {{"context", offsetof(GPT2Config, max_T), 1 << 20},
-                 {"vocab", offsetof(GPT2Config, V), 1 << 20},
-                 {"layers", offsetof(GPT2Config, L), 1 << 10},
-                 {"heads", offsetof(GPT2Config, NH), 1 << 10},
-                 {"width", offsetof(GPT2Config, C), 1 << 16}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        char line[128];
-        for (int above = 0; above < 2; above++) {
-            int value = sizes[i].most + above;
-            snprintf(line, sizeof line, "--width 65536 --heads 1024 --batch 1 --%s %d", sizes[i].option, value);
-            CHECK(finish(line) == -above);
-            if (above) CHECK_CONTAINS(error.text, sizes[i].option);
-            GPT2Config config = {1024, 300, 2, 2, 4096}, found;
-            *(int *)((char *)&config + sizes[i].offset) = value;
-            json_t *json = gpt2_config_to_json(&config, NULL);
-            CHECK(gpt2_config_check(&config, "a file", &error) == -above);
-            CHECK(gpt2_config_from_json(&found, json, "a file", &error) == -above);
-            json_decref(json);
-        }
-    }
-    settings.model.V = (1 << 20) + 1; // from whatever source
-    CHECK(settings_finish(&settings, &trainer_options, &attention, NULL, &error) == -1);
-    CHECK_CONTAINS(error.text, "vocab_size: expected 1 to 1048576");
-}
-
-// A run's settings, saved and taken up again; what would make another run of it is refused.
-static void trainer_resume(void) {
-    CHECK(finish("--batch 6 --lr 0.003 --steps 77 --seed 5 --dropout 0.1 --out here --quiet") == 0);
-    json_t *saved = settings_to_json(&trainer_options);
-    json_t *softmax = json_pack("{s:s}", "name", "softmax");
-    CHECK(!json_object_get(saved, "out") && !json_object_get(saved, "quiet") && !json_object_get(saved, "resume"));
-    CHECK(finish("--steps 200 --batch 6") == 0); // the same batch is no change
-    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == 0);
-    CHECK(settings.batch == 6 && settings.schedule.peak == 0.003f && settings.steps == 200 && settings.seed == 5);
-    free((char *)settings.attention);
-    CHECK(finish("--batch 4") == 0);
-    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
-    CHECK_CONTAINS(error.text, "--batch: the run to resume has 6, found 4");
-    CHECK(settings_resume(&trainer_options, saved, softmax, 1, &error) == 0 && settings.batch == 4); // forced
-    free((char *)settings.attention);
-    CHECK(finish("--seed 6") == 0);
-    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
-    json_decref(saved), json_decref(softmax);
-}
-
 int main(void) {
     RUN(every_type_and_spelling);
     RUN(numbers);
@@ -468,10 +357,5 @@ int main(void) {
     RUN(json_keeps_any_path);
     RUN(bad_saved_paths);
     RUN(json_holds_all_or_says_so);
-    RUN(trainer_table_is_consistent);
-    RUN(trainer_presets);
-    RUN(trainer_contradictions);
-    RUN(sizes_have_one_limit);
-    RUN(trainer_resume);
     return test_summary();
 }

@@ -27,7 +27,7 @@ static int others_running_now(void) {
     return running - 1;
 }
 
-// The least of a few looks: a program that only wakes up for a moment now and then takes nothing away.
+// The least of a few looks: a program that only wakes up now and then takes nothing away.
 static int others_running(void) {
     enum { LOOKS = 5, MICROSECONDS = 1000 };
     int least = others_running_now();
@@ -40,7 +40,7 @@ static int others_running(void) {
 }
 
 // GNU's runtime counts turns of about 20 ns, LLVM's milliseconds.
-void threads_wait_politely(char **argv) {
+void threads_restart_with_wait_policy(char **argv) {
     static const char *const sleep_at_once[][2] = {{"OMP_WAIT_POLICY", "passive"}, {NULL, NULL}};
     static const char *const spin_first[][2] = {{"GOMP_SPINCOUNT", "2000"}, {"KMP_BLOCKTIME", "1"}, {NULL, NULL}};
     if (is_chosen()) return;

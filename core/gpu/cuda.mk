@@ -18,7 +18,7 @@ NVCC_GENCODE := $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=s
     -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 NVCC_OPTIONS  = -std=c++17 -O3 -lineinfo -I. -Xcompiler -Wall,-Wextra $(NVCC_GENCODE) $(NVCC_FOUND)
 comma        := ,
-NVCC_LINK     = $(NVCC) -o $@ $(filter %.o,$^) $(BUILD)/libslay.a $(patsubst -Wl$(comma)%,-Xlinker %,$(CONFIG_LIBS)) -lm \
+NVCC_LINK     = $(call say,link,$@)$(NVCC) -o $@ $(filter %.o,$^) $(BUILD)/libslay.a $(patsubst -Wl$(comma)%,-Xlinker %,$(CONFIG_LIBS)) -lm \
     -Xcompiler -fopenmp $(NVCC_LIBS) \
     $(subst -pthread,-Xcompiler -pthread,$(patsubst -Wl$(comma)%,-Xlinker %,$(CONFIG_MPI_LIBS)))
 NVCC_TEST_SOURCES := $(wildcard $(GPU_ROOMS:%=%/test_*_gpu.cu))
@@ -43,7 +43,7 @@ $(NVCC_CHOICE): nvcc-choice
 define nvcc_rules
 $(NVCC_SOURCES:%.cu=$(BUILD)/cuda/$(1)/%.o): $(BUILD)/cuda/$(1)/%.o: %.cu $(BUILD)/cuda.mk $(NVCC_CHOICE)
 	@mkdir -p $$(@D)
-	$$(NVCC) $$(NVCC_OPTIONS) $$(NVCC_$(1)) -MMD -MP -MF $$(@:.o=.dep) -Xptxas -v -c -o $$@ $$< 2>$$(@:.o=.ptxas) || \
+	$$(call say,nvcc,$$@)$$(NVCC) $$(NVCC_OPTIONS) $$(NVCC_$(1)) -MMD -MP -MF $$(@:.o=.dep) -Xptxas -v -c -o $$@ $$< 2>$$(@:.o=.ptxas) || \
 	    { cat $$(@:.o=.ptxas); false; }
 	@grep -A 3 'warning' $$(@:.o=.ptxas) || true
 NVCC_OBJECTS_$(1) := $(NVCC_LIBRARY:%.cu=$(BUILD)/cuda/$(1)/%.o)

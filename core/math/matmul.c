@@ -1,7 +1,7 @@
 #include "matmul.h"
 #include "core/base/error.h"
 #include "core/base/memory.h"
-#include "product.h"
+#include "gemm.h"
 #include "core/base/progress.h"
 
 #include <cblas.h>
@@ -10,13 +10,13 @@
 
 // op(a) (m,k) times op(b) (k,n), where `op` transposes what is stored the other way round; `lda` and `ldb` are the lengths
 // of rows as they are stored.
-static void multiply(real *out, int ldo, const real *a, int lda, int a_turned, const real *b, int ldb, int b_turned,
+static void multiply(real *out, int ldo, const real *a, int lda, int a_transposed, const real *b, int ldb, int b_transposed,
                      int m, int n, int k, real beta) {
-#if HAVE_OWN_PRODUCT
-    Strided left = {a, a_turned ? 1 : lda, a_turned ? lda : 1}, right = {b, b_turned ? 1 : ldb, b_turned ? ldb : 1};
-    product(out, ldo, left, right, m, n, k, beta != 0);
+#if HAVE_OWN_GEMM
+    Strided left = {a, a_transposed ? 1 : lda, a_transposed ? lda : 1}, right = {b, b_transposed ? 1 : ldb, b_transposed ? ldb : 1};
+    gemm(out, ldo, left, right, m, n, k, beta != 0);
 #else
-    real_gemm(CblasRowMajor, a_turned ? CblasTrans : CblasNoTrans, b_turned ? CblasTrans : CblasNoTrans, m, n, k, 1, a,
+    real_gemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, m, n, k, 1, a,
               lda, b, ldb, beta, out, ldo);
 #endif
 }
@@ -68,7 +68,7 @@ double matmul_measure_gflops(void) {
     for (size_t i = 0; i < 3 * count; i++) a[i] = (real)(i % 13) / 13;
     double best = 1e30;
     for (int run = 0; run <= RUNS; run++) // the best of a few: others may use the machine meanwhile
-        for (int way = 0; way < 1 + HAVE_OWN_PRODUCT; way++) {
+        for (int way = 0; way < 1 + HAVE_OWN_GEMM; way++) {
             double start = clock_seconds();
             ways[way](a + 2 * count, a, a + count, SIZE);
             double seconds = clock_seconds() - start;
@@ -84,7 +84,7 @@ const char *matmul_library(void) {
     const char *kind = threading == 2 ? "openmp" : threading == 1 ? "pthreads" : "single-threaded";
     if (threading != 2)
         warn("this OpenBLAS is %s, which is slower beside OpenMP; install libopenblas-openmp-dev", kind);
-    snprintf(text, sizeof text, "%sOpenBLAS (%.40s kernels, %s)", HAVE_OWN_PRODUCT ? "own products, " : "",
+    snprintf(text, sizeof text, "%sOpenBLAS (%.40s kernels, %s)", HAVE_OWN_GEMM ? "own products, " : "",
              openblas_get_corename(), kind);
     return text;
 }

@@ -1,5 +1,6 @@
 #include "matvec.h"
 #include "core/base/memory.h"
+#include "core/base/numbers.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -8,10 +9,6 @@
 enum { GROUP = 16 }; // rows that a thread gets at least: those behind may go through vectors together
 
 // ---- layout
-
-static size_t round_up(size_t n, size_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-}
 
 static size_t data_bytes(WeightKind kind, int rows, int columns) {
     return round_up((size_t)rows * row_format(kind)->row_bytes(columns), 64);

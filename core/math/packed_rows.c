@@ -1,5 +1,6 @@
 #include "packed_rows.h"
 #include "core/base/memory.h"
+#include "core/base/numbers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +13,6 @@ enum { LANES = 8, VECTORS = 8, GROUP_COLUMNS = LANES * VECTORS };
 typedef real Numbers __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
 typedef float Floats __attribute__((vector_size(LANES * sizeof(float))));
 typedef uint32_t Words __attribute__((vector_size(LANES * sizeof(uint32_t)), aligned(4), may_alias));
-
-static size_t round_up(size_t n, size_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-}
 
 static real largest_magnitude(const real *x, int count) {
     real largest = 0;

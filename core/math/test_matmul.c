@@ -1,8 +1,8 @@
 // Matrix products in every orientation against plain loops in double, at sizes around every block and strip of
-// core/math/product.c; the same bits for any number of threads; our own product beside BLAS's.
+// core/math/gemm.c; the same bits for any number of threads; our own product beside BLAS's.
 #include "matmul.h"
 #include "core/base/memory.h"
-#include "product.h"
+#include "gemm.h"
 #include "core/base/random.h"
 #include "core/base/test.h"
 
@@ -123,7 +123,7 @@ static void strided_rows(void) {
 
 // Large enough that several threads take part.
 static void the_same_bits_with_any_number_of_threads(void) {
-    if (!HAVE_OWN_PRODUCT) SKIP("products are BLAS's here, which promises no such thing");
+    if (!HAVE_OWN_GEMM) SKIP("products are BLAS's here, which promises no such thing");
     Problem p = problem_of(150, 210, 300);
     for (int orientation = 0; orientation < ORIENTATIONS; orientation++) {
         omp_set_num_threads(1);

@@ -9,9 +9,9 @@ extern "C" {
 #include "micro_batch.h"
 }
 
-// The rows of a micro-batch by their token: list u has the rows rows[starts[u] .. starts[u+1]-1], which all hold the same
-// token. One list, one writer: no two blocks add to the same row of an embedding's gradient, and each adds in the same
-// order every time.
+// The rows of a micro-batch by their token: list u has the rows rows[starts[u] .. starts[u+1]-1], which all hold the
+// same token. One list, one writer: no two blocks add to the same row of an embedding's gradient, and each adds in the
+// same order every time.
 typedef struct {
     int *rows;   // (N)
     int *starts; // (N+1)

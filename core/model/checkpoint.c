@@ -209,8 +209,8 @@ static int install(const char *fresh, const char *final, const char *old, const 
     return 0;
 }
 
-// A place to write a checkpoint in: step_N.tmp, or step_N.tmp2 and so on where what an earlier save left there cannot be
-// removed. Fresh memory; NULL when all are taken.
+// A place to write a checkpoint in: step_N.tmp, or step_N.tmp2 and so on where what an earlier save left there cannot
+// be removed. Fresh memory; NULL when all are taken.
 static char *temporary_place(const char *run, int64_t step, Error *error) {
     for (int number = 1; number <= TEMPORARY_PLACES; number++) {
         char suffix[16] = ".tmp";
@@ -278,7 +278,7 @@ static int is_leftover(const char *run, const char *name) {
     return is_temporary || (strcmp(suffix, ".old") == 0 && has_file(run, step));
 }
 
-// Goes through all of them; the first failure is what is told.
+// Goes through all of them; the first failure is the one reported.
 static int remove_leftovers(const char *run, Error *error) {
     DIR *directory = opendir(run);
     if (!directory) return error_set(error, "%.700s: cannot open the directory: %s", run, strerror(errno));
@@ -367,7 +367,7 @@ static int check_whole_file(const Checkpoint *checkpoint, const char *name, Erro
     return failed;
 }
 
-// The vocabulary is always needed; the others that are saved beside the tensors only to vouch for everything.
+// The vocabulary is always needed; the other files beside the tensors are needed only to vouch for everything.
 static int check_whole_files(const Checkpoint *checkpoint, CheckpointNeed need, Error *error) {
     const char *name;
     json_t *entry;
@@ -509,15 +509,15 @@ static int is_attention_constant(const char *name) {
     return sscanf(name, "h.%9d.attn.%n", &layer, &used) == 1 && used > 0 && !strchr(name + used, '.');
 }
 
-// Are the constants to be passed over? So when the model has another attention than softmax and only its weights are
-// wanted, to go on with another mechanism.
+// Are the constants to be passed over? Yes, if the model's attention is not softmax and only its weights are wanted, to
+// go on with another mechanism.
 static int skips_constants(const Checkpoint *checkpoint, const Tensor *wanted, int count) {
     for (int i = 0; i < count; i++)
         if (is_attention_constant(wanted[i].name)) return 0;
     return gpt2_config_attention(checkpoint->config) != NULL;
 }
 
-// A wanted tensor and the file's own of that name, prefix aside; NULL until it is found.
+// A wanted tensor and the file's tensor of that name, prefix aside; NULL until it is found.
 typedef struct {
     const Tensor *wanted, *found;
 } Match;

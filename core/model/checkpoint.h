@@ -44,9 +44,9 @@ typedef struct { // an open checkpoint
 // Saves as RUN/step_%08d; an existing complete directory of that step is replaced.
 int checkpoint_save(const char *run, int64_t step, const CheckpointContents *contents, Error *error);
 
-// Removes old checkpoints of a run: keeps the newest `keep_last`, every one whose step is a multiple of `keep_every` (0:
-// none), the one just saved, and those that somebody else put something into. Removes left-over temporary directories too.
-// What cannot be removed stays, and the first of it is told.
+// Removes old checkpoints of a run: keeps the newest `keep_last`, every one whose step is a multiple of `keep_every`
+// (0: none), the one just saved, and those that somebody else put something into. Removes left-over temporary
+// directories too. What cannot be removed stays, and the first such failure is reported.
 int checkpoint_prune(const char *run, int64_t saved, int keep_last, int64_t keep_every, Error *error);
 
 // Moves a checkpoint of `run` into the directory `to`, under its name.
@@ -82,15 +82,15 @@ char *checkpoint_path(const char *run, int64_t step);
 // The path of the vocabulary that the model was trained with; NULL when the checkpoint has none. free() it.
 char *checkpoint_tokenizer(const Checkpoint *checkpoint);
 
-// Does the model expect end-of-text before a text? As tokenizer_config.json says (add_bos_token), or else: yes, when it was
-// trained here, where every document begins so.
+// Does the model expect end-of-text before a text? As tokenizer_config.json says (add_bos_token), or else: yes, when it
+// was trained here, where every document begins so.
 int checkpoint_adds_bos(const Checkpoint *checkpoint, int *adds, Error *error);
 
 // Fills the wanted tensors (`data` is the float destination) from the model file. Names match with and without the
-// "transformer." prefix; F16, BF16 and F64 are converted. Refuses missing and unknown tensors, wrong shapes, numbers that
-// are not finite, and an lm_head that is not tied to wte. Causal-mask buffers of old files are passed over; so are the
-// constants of another attention when none of them is wanted. Where `data` is NULL only name, dtype and shape are checked:
-// so a file that is not what config.json says is refused before any memory is spent on the model.
+// "transformer." prefix; F16, BF16 and F64 are converted. Refuses missing and unknown tensors, wrong shapes, numbers
+// that are not finite, and an lm_head that is not tied to wte. Causal-mask buffers of old files are passed over; so are
+// the constants of another attention when none of them is wanted. Where `data` is NULL only name, dtype and shape are
+// checked: so a file that is not what config.json says is refused before any memory is spent on the model.
 int checkpoint_read_model(const Checkpoint *checkpoint, const Tensor *wanted, int count, Error *error);
 
 // The same for the optimizer's tensors, which have to be F32 and bear exactly the wanted names.

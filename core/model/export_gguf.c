@@ -147,7 +147,7 @@ static void tensor_name(char *name, size_t size, const ModelTensors *model, int 
         snprintf(name, size, "blk.%d.%s", (i - 2) / LAYER_TENSORS, layer_names[(i - 2) % LAYER_TENSORS]);
 }
 
-// The embeddings lie as they should; the matrices of the layers are turned around.
+// The embeddings are laid out as they should be; the matrices of the layers are transposed.
 static int is_turned(int i, const Parameter *parameter) {
     return i >= 2 && parameter->rank == 2;
 }

@@ -18,8 +18,8 @@ typedef struct {
     int C;     // n_embd
 } GPT2Config;
 
-// The limits of a model's sizes, wherever they come from: options, config.json, llm.c's files. They are far above any GPT-2
-// and low enough that products of three fit 64 bits.
+// The limits of a model's sizes, wherever they come from: options, config.json, llm.c's files. They are far above any
+// GPT-2 and low enough that products of three fit 64 bits.
 enum {
     GPT2_CONTEXT_MAX = 1 << 20,
     GPT2_VOCABULARY_MAX = 1 << 20,

@@ -63,7 +63,8 @@ void model_initialize(const ModelTensors *model, uint64_t seed, double std) {
 
 // ---- files
 
-// The model's tensors under the names of the file; free() the list. `names` receives the memory of the constants' names.
+// The model's tensors under the names of the file; free() the list. `names` receives the memory of the constants'
+// names.
 static int list_tensors(const ModelTensors *model, int which, Tensor **tensors, char (**names)[64]) {
     AttentionConstant constants[ATTENTION_CONSTANTS_MAX];
     size_t total;

@@ -17,7 +17,8 @@ typedef struct { // one weight tensor with all that training keeps for it
     real *value, *gradient, *m, *v; // (count) each, or NULL; m, v: AdamW's moments
 } Parameter;
 
-// The tensors of a layer in the order of the list; a trainer's struct of a layer's weights has its pointers in this order.
+// The tensors of a layer in the order of the list; a trainer's struct of a layer's weights has its pointers in this
+// order.
 typedef enum {
     LN1_WEIGHT, LN1_BIAS, QKV_WEIGHT, QKV_BIAS, PROJ_WEIGHT, PROJ_BIAS,
     LN2_WEIGHT, LN2_BIAS, FC_WEIGHT, FC_BIAS, FCPROJ_WEIGHT, FCPROJ_BIAS, LAYER_TENSORS
@@ -32,7 +33,8 @@ typedef struct { // what of a model goes into files
     real **constants; // the attention's, per layer
 } ModelTensors;
 
-// What memory a model has: for decoding; gradients, activations and moments too; all but moments, which the ranks share.
+// What memory a model has: for decoding; gradients, activations and moments too; all but moments, which the ranks
+// share.
 typedef enum { TRAINS_NOT, TRAINS, TRAINS_SHARING_MOMENTS } Trains;
 // What a model's tensors are wanted in host memory for.
 typedef enum { HOST_TO_SAVE, HOST_TO_FILL } HostPurpose;
@@ -47,7 +49,7 @@ void model_initialize(const ModelTensors *model, uint64_t seed, double std);
 
 enum { MODEL_WEIGHTS = 1, MODEL_CONSTANTS = 2, MODEL_MOMENTS = 4 };
 // Does the checkpoint have the tensors of such a model, in their shapes? To be asked before the model is allocated: the
-// sizes in config.json are anybody's, what the file holds is bounded by its size.
+// sizes in config.json may be anything, what the file holds is bounded by its size.
 int model_check_checkpoint(const GPT2Config *config, const Attention *attention,
                            const AttentionConfig *attention_config, const Checkpoint *checkpoint, int which,
                            Error *error);

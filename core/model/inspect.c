@@ -19,7 +19,7 @@
 
 enum { LABEL_WIDTH = 28, NAME_WIDTH = 60 };
 
-// Text from a file, without whatever would steer the terminal, cut to the buffer.
+// Text from a file, without control characters, cut to the buffer.
 static const char *printable(const char *text, char *clean, size_t size) {
     size_t i = 0;
     for (; text[i] && i < size - 1; i++) clean[i] = text[i] >= 32 && text[i] < 127 ? text[i] : '?';
@@ -176,8 +176,8 @@ static void print_state(const json_t *state) {
     }
 }
 
-// Opens as much of a checkpoint as is unharmed: everything, what a run needs, or what the model needs. `damage` is empty, or
-// says what is wrong with the rest.
+// Opens as much of a checkpoint as is unharmed: everything, what a run needs, or what the model needs. `damage` is
+// empty, or says what is wrong with the rest.
 static int open_unharmed(Checkpoint *checkpoint, const char *path, Error *damage, Error *error) {
     int has_damage = checkpoint_open(checkpoint, path, CHECKPOINT_ALL, damage);
     if (!has_damage) damage->text[0] = 0;

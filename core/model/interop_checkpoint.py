@@ -176,11 +176,11 @@ STRINGS = ["The old lantern was", "", " ", "  two  spaces , don't stop .\n\n\tEn
 
 
 def check_tokenizer(name, tokenizer, vocabulary, size):
-    """Their ids are ours behind one end-of-text, which is no part of the text."""
+    """Their ids are ours after one end-of-text, which is not part of the text."""
     here = [[int(i) for i in run("./tokenize", "encode", "--ids", "--vocab-file", vocabulary, path).split()]
             for path in write_strings(os.path.dirname(vocabulary))]
     there = [tokenizer(string)["input_ids"] for string in STRINGS]
-    check(f"{name}: the same tokens behind end-of-text", there == [[size - 1] + ids for ids in here], there, here)
+    check(f"{name}: the same tokens after end-of-text", there == [[size - 1] + ids for ids in here], there, here)
     check(f"{name}: the same vocabulary size and ends",
           (len(tokenizer), tokenizer.bos_token_id, tokenizer.eos_token_id) == (size, size - 1, size - 1))
     back = [tokenizer.decode(ids, skip_special_tokens=True) for ids in there]

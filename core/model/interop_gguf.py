@@ -68,7 +68,7 @@ def open_llama(path):
 
 
 def logits_here(checkpoint, ids, directory):
-    """Of the token behind the last."""
+    """Of the token after the last."""
     target = os.path.join(directory, "logits.safetensors")
     run("./sample_gpt2", checkpoint, "--prompt-ids", ",".join(map(str, ids)), "--logits", target)
     return load_file(target)["logits"][-1]

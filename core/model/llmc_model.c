@@ -7,7 +7,7 @@
 
 // The kinds of weights in the file's order; sizes in units of C. `in` is 0 for vectors, `out` for the two embeddings.
 typedef struct {
-    const char *name; // behind "h.LAYER." for those that every layer has
+    const char *name; // after "h.LAYER." for those that every layer has
     int per_layer;
     int out, in;
 } Kind;

@@ -1,6 +1,6 @@
-// llm.c's model files: a header of 256 int32 (magic 20240326; version 3 with float or 5 with bfloat16 weights; max_T, V,
-// L, NH, C, V padded), then the weights, each kind for all layers in turn. Matrices are (out,in) there and are turned to
-// Hugging Face's (in,out) on reading; the rows that pad the vocabulary are left out.
+// llm.c's model files: a header of 256 int32 (magic 20240326; version 3 with float or 5 with bfloat16 weights; max_T,
+// V, L, NH, C, V padded), then the weights, each kind for all layers in turn. Matrices are (out,in) there and are
+// transposed to Hugging Face's (in,out) on reading; the rows that pad the vocabulary are left out.
 #ifndef CORE_LLMC_MODEL_H
 #define CORE_LLMC_MODEL_H
 

@@ -13,7 +13,7 @@ typedef struct {        // rows that go through the model at once
     int64_t step;      // of the optimiser, from 0
     int64_t first_row; // of these rows within the step's whole batch
     int is_first;      // of the step on this rank: gradients are overwritten, else added to
-    int is_last;       // of the step on this rank: each layer's gradients may go to the other ranks as soon as they are made
+    int is_last;       // of the step on this rank: a layer's gradients may go to the other ranks once they are made
     double scale;      // the gradients are those of scale * (sum of the losses)
 } MicroBatch;
 

@@ -16,7 +16,7 @@ enum {
     LENGTH_BYTES = 8,         // the header's length stands before the header
     DATA_ALIGNMENT = 64,      // of the first tensor in files written here
     CONVERT_BLOCK = 1 << 18,  // numbers that a thread converts at a time
-    PARALLEL_BYTES = 1 << 22, // files below are checksummed before threads would have started
+    PARALLEL_BYTES = 1 << 22, // smaller files are checksummed before threads would have started
 };
 static const uint64_t HEADER_MAX = 100000000; // bytes; the limit of the format's reference implementation
 
@@ -163,7 +163,7 @@ static const char *guess_content(const unsigned char *data, size_t size) {
     return "; the file is damaged or of another kind";
 }
 
-// Finds the header: *length bytes behind the 8 bytes that say so.
+// Finds the header: *length bytes, after the 8 bytes that give this length.
 static int find_header(const Safetensors *file, uint64_t *length, Error *error) {
     size_t size = file->file.size;
     if (size < LENGTH_BYTES)
@@ -233,7 +233,7 @@ static int parse_shape(Tensor *tensor, uint64_t *bytes, const json_t *json, cons
     return 0;
 }
 
-// One entry of the header; `data` and `available` are the part of the file behind the header.
+// One entry of the header; `data` and `available` are the part of the file after the header.
 static int parse_tensor(Tensor *tensor, const json_t *entry, const unsigned char *data, uint64_t available,
                         const char *path, Error *error) {
     uint64_t bytes = 0;
@@ -283,7 +283,7 @@ static int check_layout(const Safetensors *file, const unsigned char *data, uint
     uint64_t used = (uint64_t)(expected - data);
     if (used == available) return 0;
     return error_set(error,
-                     "%.700s: expected %" PRIu64 " bytes behind the header, found %" PRIu64 "; copy the file again",
+                     "%.700s: expected %" PRIu64 " bytes after the header, found %" PRIu64 "; copy the file again",
                      file->path, used, available);
 }
 

@@ -700,8 +700,8 @@ static void test_bad_tensors(void) {
     free(tiny);
 }
 
-// A model of many layers and a file of many tensors that it passes over: each name is looked up, not compared with all the
-// others, which would take minutes here.
+// A model of many layers and a file of many tensors that it passes over: each name is looked up, not compared with all
+// the others, which would take minutes here.
 static void test_many_tensors(void) {
     enum { IN_FILE = 400000, WANTED = 16000, ENTRY_MAX = 96 };
     const char *directory = test_path("many"), *path = test_path("many/model.safetensors");
@@ -750,7 +750,8 @@ static void test_shapes_alone(void) {
     free(tiny);
 }
 
-// The weights of a model with another attention can be had without its constants; a softmax model has none to leave out.
+// The weights of a model with another attention can be had without its constants; a softmax model has none to leave
+// out.
 static void test_constants_left_out(void) {
     TinyModel *expected = tiny_model(6), *out = tiny_model(0);
     const char *run = fresh_run();

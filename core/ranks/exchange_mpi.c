@@ -2,8 +2,8 @@
 // shard over all ranks, and, where every rank needs all gradients, the sums go round (MPI_Iallgatherv).
 //
 // Both parts of an all-reduce are written out here, rather than left to MPI_Iallreduce, for the sake of the sum in the
-// middle: it is in the order of ranks, so that a run can be repeated to the bit, and ZeRO, which stops after it, gives the
-// same bits as plain data parallelism. The bytes on the wire are those of a ring all-reduce.
+// middle: it is in the order of ranks, so that a run can be repeated to the bit, and ZeRO, which stops after it, gives
+// the same bits as plain data parallelism. The bytes on the wire are those of a ring all-reduce.
 #ifdef HAVE_MPI
 #include "parallel_mpi.h"
 #include "core/base/memory.h"

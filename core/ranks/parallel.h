@@ -1,6 +1,6 @@
 // Training on many processes (ranks): MPI carries small messages for both trainers and the gradients of the CPU's, NCCL
-// those of the GPU's (core/ranks/parallel_nccl.h). Without MPI, or when no launcher started the program, there is one rank and
-// every function here returns at once.
+// those of the GPU's (core/ranks/parallel_nccl.h). Without MPI, or when no launcher started the program, there is one
+// rank and every function here returns at once.
 //
 // Sums are made in the order of ranks, so that the same run on the same number of ranks gives the same bits, with and
 // without ZeRO.
@@ -33,8 +33,8 @@ int parallel_threads(void);
 
 void parallel_sum(double *values, int count);      // over all ranks
 void parallel_broadcast(void *data, size_t bytes); // from rank 0
-// Whether a call failed on any rank: then -1 on every rank, with the text of the lowest one that failed, which names the
-// rank unless all failed alike.
+// Whether a call failed on any rank: then -1 on every rank, with the text of the lowest one that failed, which names
+// the rank unless all failed alike.
 int parallel_agree(int status, Error *error);
 // All ranks must have what rank 0 has. `mine` is an object of plain values; in the message a value is called
 // `kind` + its name.
@@ -50,8 +50,8 @@ typedef struct Exchange Exchange;
 // else only those of its own shards.
 Exchange *exchange_create(const Partition *partition, real *values, real *gradients, int whole);
 void exchange_free(Exchange *exchange);
-// The gradients from number `from` of the block to its end are final: their buckets begin to travel, and those under way
-// move on. Backward calls it between layers, with falling `from`.
+// The gradients from number `from` of the block to its end are final: their buckets begin to travel, and those under
+// way move on. Backward calls it between layers, with falling `from`.
 void exchange_ready(Exchange *exchange, size_t from);
 // Waits until all gradients are summed.
 void exchange_finish(Exchange *exchange);

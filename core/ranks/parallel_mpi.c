@@ -63,7 +63,7 @@ static int is_dead(pid_t process) {
     size_t length = file ? fread(line, 1, sizeof line - 1, file) : 0;
     if (file) fclose(file);
     line[length] = 0;
-    end = strrchr(line, ')'); // behind the program's name stands the state
+    end = strrchr(line, ')'); // the state follows the program's name
     return end && end[1] && (end[2] == 'Z' || end[2] == 'X');
 }
 
@@ -81,14 +81,14 @@ static void leave(void) {
     _exit(1);
 }
 
-// Not every launcher ends a run when one of its processes is killed, and the others would wait for ever: each rank looks
-// after those on its machine, ten times a second.
+// Not every launcher ends a run when one of its processes is killed, and the others would wait for ever: each rank
+// looks after those on its machine, ten times a second.
 static void *watch_others(void *unused) {
     for (int left = 0; !mpi.ends; sleep_microseconds(100000)) {
         for (int i = 0; i < mpi.place.local_ranks; i++) {
             Slot *slot = mpi.slots[i];
             if (__atomic_load_n(&slot->has_left, __ATOMIC_SEQ_CST)) {
-                if (++left > 50) leave(); // it has told why; the launcher had its five seconds
+                if (++left > 50) leave(); // it has said why; the launcher has had its five seconds
             } else if (is_dead(slot->process) && !mpi.ends) {
                 tell_of_death(slot);
                 leave();

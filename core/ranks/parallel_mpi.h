@@ -12,12 +12,12 @@
 #define MPI_REAL_NUMBER MPI_FLOAT
 #endif
 
-// On a communicator all ranks must start collective calls in the same order: the two kinds of an exchange, which overtake
-// each other, have one each.
+// On a communicator all ranks must start collective calls in the same order: the two kinds of an exchange, which may
+// overtake each other, have one each.
 extern MPI_Comm mpi_comm_spreading, mpi_comm_gathering;
 
-// MPI's own waiting spins, which starves the others where ranks outnumber cores. After `tries` looks in vain: gives way,
-// and sleeps when it has been long.
+// MPI's own waiting spins, which starves the others where ranks outnumber cores. After `tries` looks in vain it yields,
+// and after a long wait it sleeps.
 void mpi_pause(int tries);
 void mpi_wait(MPI_Request *request);
 

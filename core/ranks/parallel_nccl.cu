@@ -15,8 +15,8 @@ OwnParts exchange_gpu_own(size_t start, size_t count, int rank, int ranks) {
     return own;
 }
 
-// Compares the devices' identities, which are different all over the world: on one device two ranks would only hear from
-// NCCL's log what is wrong.
+// Compares the devices' identities, which are unique worldwide: without this, two ranks on one device would find out
+// only from NCCL's log.
 static void require_own_device(int device) {
     cudaDeviceProp properties;
     const size_t bytes = sizeof properties.uuid.bytes;

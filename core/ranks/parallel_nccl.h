@@ -22,11 +22,12 @@ typedef struct ExchangeGPU ExchangeGPU;
 // Whether this build has NCCL; without it there is no exchange and only one rank can train.
 int exchange_gpu_exists(void);
 
-// Ranks of one machine take its devices in turn, or each the only one that it sees; two ranks on one device are refused.
+// Ranks of one machine take its devices in turn, or each the only one that it sees; two ranks on one device are
+// refused.
 void parallel_choose_device(void);
 
-// `values` and `gradients` are flat arrays of the same layout; `compute` is the stream that makes them. With `zero` only a
-// rank's own parts of the gradients get summed, and exchange_gpu_values completes the weights.
+// `values` and `gradients` are flat arrays of the same layout; `compute` is the stream that makes them. With `zero`
+// only a rank's own parts of the gradients get summed, and exchange_gpu_values completes the weights.
 ExchangeGPU *exchange_gpu_create(float *values, float *gradients, int zero, cudaStream_t compute);
 void exchange_gpu_free(ExchangeGPU *exchange);
 

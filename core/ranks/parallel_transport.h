@@ -1,4 +1,4 @@
-// What core/ranks/parallel.c needs of a message-passing library; core/ranks/parallel_mpi.c gives it with MPI, core/ranks/parallel_alone.c
+// What core/ranks/parallel.c needs from a message-passing library: parallel_mpi.c has it with MPI, parallel_alone.c is
 // for a build without.
 #ifndef CORE_PARALLEL_TRANSPORT_H
 #define CORE_PARALLEL_TRANSPORT_H

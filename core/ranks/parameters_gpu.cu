@@ -147,8 +147,8 @@ static void copy(float *to, const float *from, size_t count, cudaMemcpyKind kind
     if (count) cuda_check(cudaMemcpyAsync(to, from, count * sizeof(float), kind, stream));
 }
 
-// For each tensor that a range of the flat arrays holds a piece of: visit(tensor, the piece's first number in the tensor, and
-// in the range, how many).
+// For each tensor that a range of the flat arrays holds a piece of: visit(tensor, the piece's first number in the
+// tensor, and in the range, how many).
 template <typename Visit> static void for_pieces(const ParametersGPU *parameters, Range range, Visit visit) {
     for (int i = 0; i < parameters->count; i++) {
         const Parameter *p = &parameters->list[i];

@@ -1,8 +1,8 @@
 // GPT-2's parameters on the device, with copies of what goes into files in host memory (core/model/gpt2_parameters.h).
 //
-// The numbers stand in flat arrays with the same offsets in all of them, so that norm and AdamW are a launch or two over
-// everything. Matrices come first, wte as the last of them with rows of zeros behind its last token; then the vectors,
-// which have no weight decay. Gaps between tensors are zeros.
+// The numbers stand in flat arrays with the same offsets in all of them, so that norm and AdamW are a launch or two
+// over everything. Matrices come first, wte as the last of them with rows of zeros after its last token; then the
+// vectors, which have no weight decay. Gaps between tensors are zeros.
 #ifndef CORE_PARAMETERS_GPU_H
 #define CORE_PARAMETERS_GPU_H
 

@@ -20,15 +20,16 @@ typedef struct {
     real *m, *v; // ZeRO: the moments of `own`, one after the other
 } Sharing;
 
-// The tensors' values and gradients have to lie in blocks of the same layout. ZeRO's moments, zeroed, come from `moments`.
+// The tensors' values and gradients have to lie in blocks of the same layout. ZeRO's moments, zeroed, come from
+// `moments`.
 Sharing *sharing_create(Parameter *parameters, int count, int zero, Arena *moments);
 void sharing_free(Sharing *sharing);
 
-// The gradients of tensor `first` and all behind it are final.
+// The gradients of tensor `first` and of all after it are final.
 void sharing_ready(Sharing *sharing, int first);
 
-// Files hold whole moments. ZeRO: gives the tensors whole ones, zeros at first; with `fill` rank 0's become those of all ranks. All ranks
-// call it; without ZeRO it does nothing.
+// Files hold whole moments. ZeRO: gives the tensors whole ones, zeros at first; with `fill` rank 0's become those of
+// all ranks. All ranks call it; without ZeRO it does nothing.
 void sharing_join_moments(Sharing *sharing, int fill);
 // Takes them away again; with `keep` each rank keeps its part of what is in them.
 void sharing_split_moments(Sharing *sharing, int keep);

@@ -1,5 +1,5 @@
-// Gradients between GPUs. Alone it tests one rank and the arithmetic; scripts/test_parallel.sh runs it under mpirun, where
-// the CPU execution of the harness carries NCCL's calls over MPI.
+// Gradients between GPUs. Alone it tests one rank and the arithmetic; scripts/test_parallel.sh runs it under mpirun,
+// where the CPU execution of the harness carries NCCL's calls over MPI.
 #include "parallel_nccl.h"
 #include "core/base/test.h"
 

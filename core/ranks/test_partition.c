@@ -31,7 +31,7 @@ static void every_number_has_one_owner(void) {
             for (int ranks = 1; ranks <= 9; ranks++) check_cover(sizes[s], buckets[b], ranks);
 }
 
-// A bucket counts as ready only when its first number is at or behind the last final one; all are ready at 0.
+// A bucket counts as ready only when its first number is at or after the last final one; all are ready at 0.
 static void buckets_wait_for_their_gradients(void) {
     Partition partition = partition_make(1000, 64, 3);
     for (size_t from = 0; from <= 1000; from++) {

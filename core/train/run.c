@@ -83,7 +83,7 @@ char *run_of_checkpoint(const char *path) {
     if (!checkpoint_is(copy)) return copy;
     slash = strrchr(copy, '/');
     const char *name = slash ? slash + 1 : copy;
-    if (!strcmp(name, ".") || !strcmp(name, "..")) { // a place that only the system knows the name of
+    if (!strcmp(name, ".") || !strcmp(name, "..")) { // only the system knows the directory's real name
         char *parent = path_join(copy, "..");
         free(copy);
         return parent;
@@ -190,7 +190,7 @@ static int drop_later_steps(const char *path, int64_t step, Error *error) {
     return result;
 }
 
-// A line is in the file as a whole or not at all. A failure is told once; the run goes on without the line.
+// A line is in the file as a whole or not at all. A failure is reported once; the run goes on without the line.
 static void write_line(Run *run, const char *text) {
     if (run->metrics < 0) return;
     size_t length = strlen(text), written = 0;
@@ -209,7 +209,7 @@ static void write_line(Run *run, const char *text) {
     if (run->lines_lost++ == 0)
         warn("%.700s/metrics.jsonl: cannot write: %s; the run goes on without these lines", run->directory,
              strerror(failure));
-    if (ftruncate(run->metrics, (off_t)run->metrics_at) != 0) return; // then a broken line stays, which readers pass over
+    if (ftruncate(run->metrics, (off_t)run->metrics_at) != 0) return; // a broken line stays; readers pass over it
 }
 
 static void write_json(Run *run, const json_t *line) {
@@ -288,8 +288,8 @@ static int terminal_columns(void) {
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// The parts of a step line in their order. On a terminal those that matter least are left out until the line fits: one that
-// is wider than the terminal cannot be updated in place.
+// The parts of a step line in their order. On a terminal those that matter least are left out until the line fits: one
+// that is wider than the terminal cannot be updated in place.
 static void print_step(Run *run, const StepReport *r) {
     enum { STEP, LOSS, NORM, RATE, TIME, SPEED, FLOPS, ELAPSED, LEFT, PARTS };
     static const int least_first[] = {FLOPS, TIME, RATE, ELAPSED, NORM, SPEED, LEFT};

@@ -28,7 +28,7 @@ typedef struct {         // one step, for the console and the metrics
     double seconds; // this step
     double elapsed, remaining;
     double gflops, machine_gflops;
-    int64_t floored_rows; // attentions with signed scores: rows of this step whose denominator was too near zero
+    int64_t floored_rows; // attentions with signed scores: rows of this step whose sum was negative or replaced by its floor
 } StepReport;
 
 typedef struct {
@@ -46,12 +46,12 @@ typedef struct { // what state.json says of a run so far
     int rollbacks;
 } RunState;
 
-// Refuses what is missing, negative or beyond what a run can reach; states without `seconds`, `ranks` or `rollbacks` are of
-// one process that was not timed and never rolled back. `path` is the checkpoint's.
+// Refuses what is missing, negative or beyond what a run can reach; states without `seconds`, `ranks` or `rollbacks`
+// are of one process that was not timed and never rolled back. `path` is the checkpoint's.
 int run_state_from_json(RunState *state, const json_t *json, const char *path, Error *error);
 
-// Looks at the directory, which need not be there yet: where another run holds its lock it is refused, and a lock that is
-// there is taken. Nothing is created.
+// Looks at the directory, which need not be there yet: where another run holds its lock it is refused, and a lock that
+// is there is taken. Nothing is created.
 int run_open(Run *run, const char *directory, Error *error);
 // Makes the directory and takes its lock, unless run_open already has it.
 int run_create(Run *run, Error *error);
@@ -70,8 +70,8 @@ void run_close(Run *run);
 char *run_of_checkpoint(const char *path);
 // Whether two paths are one directory.
 int run_is_same(const char *a, const char *b);
-// Moves what a run saved after `step`, an abandoned branch, into RUN/aside_N, with a copy of the metrics. Without any it
-// does nothing; `where` (size) receives the folder, or "".
+// Moves what a run saved after `step`, an abandoned branch, into RUN/aside_N, with a copy of the metrics. Without any
+// it does nothing; `where` (size) receives the folder, or "".
 int run_set_aside(const char *directory, int64_t step, char *where, size_t size, Error *error);
 // The first of "PATH", "PATH_2", "PATH_3" ... that is not there; fresh memory.
 char *run_free_name(const char *path);
@@ -83,9 +83,9 @@ void run_report_event(Run *run, int64_t step, const char *event, const char *tex
 void run_report_done(Run *run, int64_t step, int64_t tokens, double elapsed);
 void run_print(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); // a line of its own on the console
 
-// SIGINT, SIGTERM, SIGHUP (unless it is ignored, as under nohup) and SIGPIPE: the signal's number once one has come, else 0.
-// A second SIGINT ends the process at once. SIGUSR1 counts as SIGTERM: mpirun hands it on and waits, where after SIGTERM it
-// leaves its processes one second.
+// SIGINT, SIGTERM, SIGHUP (unless it is ignored, as under nohup) and SIGPIPE: the signal's number once one has come,
+// else 0. A second SIGINT ends the process at once. SIGUSR1 counts as SIGTERM: mpirun hands it on and waits, where
+// after SIGTERM it leaves its processes one second.
 void run_catch_signals(void);
 int run_signal(void);
 

@@ -69,8 +69,8 @@ static void take_note_of_save(Training *training) {
 
 // ---- a run whose directory is gone
 
-// The directory was removed or replaced: somebody else may be at work there. What has been learned goes elsewhere, and the
-// run ends.
+// The directory was removed or replaced: somebody else may be at work there. What has been learned goes elsewhere, and
+// the run ends.
 static void move_to_rescue(Training *training) {
     Error error, why;
     size_t size = strlen(training->run.directory) + 16;

@@ -29,3 +29,11 @@ int schedule_batch(int start, int full, int64_t ramp, int64_t step) {
     if (start <= 0 || step >= ramp) return full;
     return start + (int)((int64_t)(full - start) * step / ramp);
 }
+
+int64_t schedule_steps_that_fit(double seconds, const StepCosts *costs) {
+    double per_step = costs->step, left = seconds - costs->validation - costs->save;
+    if (costs->val_every > 0) per_step += costs->validation / (double)costs->val_every;
+    if (costs->save_every > 0) per_step += costs->save / (double)costs->save_every;
+    if (!(left > 0) || !(per_step > 0)) return 0;
+    return (int64_t)fmin(floor(left / per_step), 1e12);
+}

@@ -16,11 +16,19 @@ typedef struct {
     float decay_share;   // wsd: share of all steps spent in the decay at the end
 } Schedule;
 
-// The learning rate of step 0, 1, ... The warm-up is linear and reaches the peak at step `warmup`. wsd stays at the peak
-// and then goes down linearly.
+// The learning rate of step 0, 1, ... The warm-up is linear and reaches the peak at step `warmup`. wsd stays at the
+// peak and then goes down linearly.
 double schedule_rate(const Schedule *schedule, int64_t step);
 
 // Rows (sequences) in the batch of a step: from `start` to `full`, linearly over `ramp` steps.
 int schedule_batch(int start, int full, int64_t ramp, int64_t step);
+
+typedef struct { // what the rest of a timed run costs, in seconds
+    double step, validation, save;
+    int64_t val_every, save_every; // steps between them; 0: only at the end
+} StepCosts;
+
+// How many more steps fit into so many seconds, when one validation and one save come after the last of them.
+int64_t schedule_steps_that_fit(double seconds, const StepCosts *costs);
 
 #endif

@@ -235,7 +235,7 @@ json_t *settings_to_json(const Options *options) {
     return json;
 }
 
-// Options that make another run of it when they change. The attention's own are checked beside these.
+// Options that would make it a different run. The attention's own are checked separately.
 static const char *const fixed_options[] = {"batch",      "sequence", "micro-batch", "batch-start",
                                             "batch-ramp", "seed",     "layers",      "heads",
                                             "width",      "context",  "vocab",       "attention"};

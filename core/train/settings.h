@@ -69,11 +69,11 @@ int settings_finish(Settings *settings, Options *options, const Attention **atte
 // the attention's own options are in the model's configuration instead.
 json_t *settings_to_json(const Options *options);
 // Takes over the settings of a saved run for every option that is not on the command line. One that is there, differs,
-// and would make another run of it (batch, data order, seed, model, attention) is refused unless `force`.
+// and would make it a different run (batch, data order, seed, model, attention) is refused unless `force`.
 int settings_resume(Options *options, const json_t *saved, const json_t *saved_attention, int force, Error *error);
 
-// All settings, a line per topic; of the attention's options only those it uses, and of --model nothing when the sizes are
-// not that model's.
+// All settings, a line per topic; of the attention's options only those it uses, and of --model nothing when the sizes
+// are not that model's.
 void settings_print(const Settings *settings, const Options *options, const json_t *attention, FILE *out);
 
 // ---- the models that --model names

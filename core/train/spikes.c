@@ -34,8 +34,8 @@ static int place(const SpikeDetector *detector, int i) {
     return (oldest + i) % detector->window;
 }
 
-// mean + z standard deviations, summed from the oldest on, so that a resumed run comes to the same bits. Values that hardly
-// differ make any next one look far away: a thousandth of the mean is the least deviation.
+// mean + z standard deviations, summed from the oldest on, so that a resumed run comes to the same bits. Values that
+// hardly differ make any next one look far away: a thousandth of the mean is the least deviation.
 static double most(const SpikeDetector *detector, const double *values) {
     double sum = 0, squares = 0;
     for (int i = 0; i < detector->count; i++) sum += values[place(detector, i)];

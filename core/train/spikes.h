@@ -1,5 +1,5 @@
-// Spikes: losses and gradient norms far above those of the steps before. A detector keeps the last accepted ones and says
-// what the next may be at most; a step above that is treated like one that is not finite.
+// Spikes: losses and gradient norms far above those of the steps before. A detector keeps the last accepted ones and
+// says what the next may be at most; a step above that is treated like one that is not finite.
 #ifndef CORE_SPIKES_H
 #define CORE_SPIKES_H
 

@@ -30,8 +30,8 @@ void training_stop_together_if(int status, Training *training, Error *error) {
 
 // ---- data and vocabulary
 
-// The vocabulary's size, how many bytes each token stands for, and the files to save. Nothing is read from the user's disk
-// again, where the vocabulary may change or go away while the run lasts.
+// The vocabulary's size, how many bytes each token stands for, and the files to save. Nothing is read from the user's
+// disk again, where the vocabulary may change or go away while the run lasts.
 static int use_vocabulary(Training *training, const Tokenizer *tokenizer, const char *path, Error *error) {
     Settings *settings = &training->settings;
     int V = tokenizer_vocab_size(tokenizer);
@@ -51,8 +51,8 @@ static int use_vocabulary(Training *training, const Tokenizer *tokenizer, const 
     return tokenizer_make_files(training->vocabulary, tokenizer, error);
 }
 
-// Reads the vocabulary. Unless --tokenizer names one, it is that of the checkpoint to start from (`start`, or NULL), which
-// its model was trained with.
+// Reads the vocabulary. Unless --tokenizer names one, it is that of the checkpoint to start from (`start`, or NULL),
+// which its model was trained with.
 static int load_vocabulary(Training *training, const Checkpoint *start, Error *error) {
     const char *path = training->settings.tokenizer;
     int is_chosen = options_find(&training->options, "tokenizer")->given;

@@ -65,7 +65,7 @@ static void decay_is_monotonic(void) {
     }
 }
 
-// Steps behind the end, runs without steps, warm-ups longer than the run: rates stay in range.
+// Steps after the end, runs without steps, warm-ups longer than the run: rates stay in range.
 static void odd_lengths(void) {
     static const int64_t warmups[] = {0, 1, 5, 100}, totals[] = {0, 1, 5, 6};
     for (int kind = SCHEDULE_COSINE; kind <= SCHEDULE_WSD; kind++) {
@@ -93,6 +93,22 @@ static void batch_ramp(void) {
     CHECK(schedule_batch(1, 1 << 20, 1000000000, 999999999) == (1 << 20) - 1); // the product needs 64 bits
 }
 
+// A timed run: the last validation and the last save take their time too, and so do those in between.
+static void steps_that_fit(void) {
+    StepCosts costs = {.step = 0.5};
+    CHECK(schedule_steps_that_fit(10, &costs) == 20 && schedule_steps_that_fit(10.4, &costs) == 20);
+    costs.validation = 3, costs.save = 2;
+    CHECK(schedule_steps_that_fit(10, &costs) == 10 && schedule_steps_that_fit(5, &costs) == 0);
+    costs.val_every = 6, costs.save_every = 4; // half a second more per step for each
+    CHECK(schedule_steps_that_fit(20, &costs) == 10);
+    CHECK(schedule_steps_that_fit(-1, &costs) == 0);
+    CHECK(schedule_steps_that_fit(1e300, &costs) == 1000000000000);
+    costs = (StepCosts){0}; // nothing is known
+    CHECK(schedule_steps_that_fit(10, &costs) == 0);
+    costs.step = INFINITY;
+    CHECK(schedule_steps_that_fit(10, &costs) == 0);
+}
+
 int main(void) {
     RUN(warmup);
     RUN(cosine);
@@ -102,5 +118,6 @@ int main(void) {
     RUN(decay_is_monotonic);
     RUN(odd_lengths);
     RUN(batch_ramp);
+    RUN(steps_that_fit);
     return test_summary();
 }

@@ -4,7 +4,6 @@
 #include "core/ranks/parallel.h"
 #include "core/base/profile.h"
 #include "core/base/progress.h"
-#include "attention/linear.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,7 +50,7 @@ static MicroBatch micro_batch(const Training *training, int B) {
                         .step = training->step};
 }
 
-// A rank without rows, when a step has fewer than there are ranks: a row without targets, whose gradients are zero.
+// For a rank without rows, when a step has fewer rows than ranks: a row without targets, whose gradients are zero.
 static MicroBatch batch_without_targets(Training *training) {
     for (int t = 0; t < training->settings.T; t++) training->inputs[t] = 0, training->targets[t] = -1;
     MicroBatch batch = micro_batch(training, 1);
@@ -148,38 +147,39 @@ static void handle_trouble(Training *training, const char *text) {
 
 // ---- how many steps: --seconds
 
-// The time that will pass besides the steps, at least: the last validation and the last save. Before there was one, a
-// validation is taken for what it is, a forward pass: a third of a training step's work for as many tokens.
-static double seconds_after_the_steps(const Training *training, double *per_step) {
+// Until there has been one, a validation is estimated as a forward pass: a third of a training step's work for as many
+// tokens; and a save as what a slow disk takes to write the weights and both moments.
+static StepCosts costs_so_far(const Training *training, double per_step) {
     const Settings *settings = &training->settings;
-    double validation = 0, saving = training->save_seconds;
-    if (training->val) {
+    const double disk_bytes_per_second = 3e8;
+    StepCosts costs = {.step = per_step,
+                       .validation = training->val_seconds,
+                       .save = training->save_seconds,
+                       .val_every = settings->val_every,
+                       .save_every = settings->save_every};
+    if (training->val && costs.validation == 0) {
         double batches = (double)dataloader_targets(training->val) / ((double)settings->batch * settings->T);
-        validation = training->val_seconds > 0 ? training->val_seconds : *per_step / 3 * batches;
+        costs.validation = per_step / 3 * batches;
     }
-    if (saving == 0) { // weights and two moments, at what a slow disk takes
-        const double disk_bytes_per_second = 3e8;
-        saving = 3.0 * sizeof(float) * (double)gpt2_config_parameters(&settings->model) / disk_bytes_per_second;
-    }
-    if (settings->val_every > 0) *per_step += validation / (double)settings->val_every;
-    if (settings->save_every > 0) *per_step += saving / (double)settings->save_every;
-    return validation + saving;
+    if (costs.save == 0)
+        costs.save = 3.0 * sizeof(float) * (double)gpt2_config_parameters(&settings->model) / disk_bytes_per_second;
+    return costs;
 }
 
-// Estimates the number of steps from the time of those so far, until three quarters of the time are over; then it stays, so
-// that the schedule can come to its end.
+// Estimates the number of steps from the time of those so far, until three quarters of the time are up; then the number
+// stays fixed, so that the schedule can come to its end.
 static void estimate_steps(Training *training) {
     Settings *settings = &training->settings;
     int64_t done = training->step - training->first_step;
-    double spent = clock_seconds() - training->start_time, per_step = training->training_seconds / (double)done;
-    if (done < CALIBRATION_STEPS || !(per_step > 0)) return;
+    double spent = clock_seconds() - training->start_time;
+    if (done < CALIBRATION_STEPS) return;
     if (training->steps_are_settled || (spent > 0.75 * settings->seconds && done > CALIBRATION_STEPS)) {
         training->steps_are_settled = 1;
         return;
     }
-    double left = settings->seconds - spent - seconds_after_the_steps(training, &per_step);
-    double more = left > 0 ? fmin(floor(left / per_step), 1e12) : 0;
-    settings->steps = training->step + (more > 0 ? (int64_t)more : 1);
+    StepCosts costs = costs_so_far(training, training->training_seconds / (double)done);
+    int64_t more = schedule_steps_that_fit(settings->seconds - spent, &costs);
+    settings->steps = training->step + (more > 0 ? more : 1);
     if (done == CALIBRATION_STEPS)
         run_print(&training->run, "about %lld steps fit into %.0f s", (long long)settings->steps, settings->seconds);
 }
@@ -206,7 +206,7 @@ static void report_step(Training *training, const StepOutcome *outcome, double s
     const Settings *settings = &training->settings;
     int64_t tokens = (int64_t)training->rows * settings->T;
     double remaining = (double)(settings->steps - training->step) * training->step_seconds;
-    uint64_t floored = linear_floored_rows();
+    uint64_t floored = training->attention->floored_rows ? training->attention->floored_rows() : 0;
     StepReport report = {.step = training->step,
                          .steps = settings->steps,
                          .tokens = training->tokens,
@@ -230,8 +230,8 @@ static void report_step(Training *training, const StepOutcome *outcome, double s
 static const int ending_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 enum { SIGNALS = sizeof ending_signals / sizeof *ending_signals };
 
-// What all ranks have to know of each other, in one message: the signal that ends the run, whichever rank it came to, and
-// what only the first rank finds out: that its directory is gone, or that a failed save is to be tried again.
+// What all ranks have to know of each other, in one message: the signal that ends the run, whichever rank it came to,
+// and what only the first rank finds out: that its directory is gone, or that a failed save is to be tried again.
 static void look_around(Training *training) {
     enum { GONE = SIGNALS, RETRY, WORDS };
     double words[WORDS] = {0}, now = clock_seconds();

@@ -1,6 +1,6 @@
-// What the training loop at the bottom of train_gpt2.c and train_gpt2.cu calls: everything about a run that does not depend
-// on the device. The loop goes through these in their order; a function whose work is only the first rank's returns at once
-// on the others. An error that no run can go on with ends the program in one line.
+// What the training loop at the bottom of train_gpt2.c and train_gpt2.cu calls: everything about a run that does not
+// depend on the device. The loop goes through these in their order; a function whose work is only the first rank's
+// returns at once on the others. An error that no run can go on with ends the program in one line.
 #ifndef CORE_TRAINING_H
 #define CORE_TRAINING_H
 
@@ -32,7 +32,7 @@ typedef struct {           // what the model runs on
     const char *device;    // its name; NULL: the processor
     const char *memory;    // the model's memory plan in words
     uint64_t memory_bytes; // in all
-    const char *notes;     // what else there is to say of the attention on this device; NULL: nothing
+    const char *notes;     // anything else to say about the attention on this device; NULL: nothing
 } Machine;
 
 // Where the weights come from.
@@ -100,7 +100,7 @@ typedef struct {
 
     int signal;  // all ranks: the one that ends the run, or 0
     int stops;   // all ranks: no further step
-    int failed;  // with an error, which is told at the end
+    int failed;  // with an error, which is reported at the end
     Error error;
     int failed_together; // all ranks have the same error: one of them says it
     double begun;        // clock when the program started
@@ -110,8 +110,8 @@ typedef struct {
 
 // Options, ranks, the data and what to start from. Nothing large is allocated yet, and no file or directory made.
 void training_open(Training *training, int argc, char **argv);
-// Refuses a run whose memory plan exceeds what the machine has, and names options that would fit. `plan` computes the bytes
-// of a model and, with `text`, what they are for.
+// Refuses a run whose memory plan exceeds what the machine has, and names options that would fit. `plan` computes the
+// bytes of a model and, with `text`, what they are for.
 void training_check_memory(const Training *training, uint64_t available,
                            uint64_t (*plan)(const Settings *settings, const Attention *attention, char *text, size_t size));
 // Draws or reads the weights; when a run continues, also AdamW's moments and the place in the data.
@@ -147,8 +147,8 @@ int training_end(Training *training);
 double training_elapsed(const Training *training); // seconds, with those before a resumption
 int training_read_state(Training *training, const json_t *state, const char *path, Error *error);
 void training_fail(Training *training, const Error *error); // all ranks: saves and stops
-// Ends the program with the error, if there is one. An error that all ranks share is told once; one that only this rank has
-// ends the others too.
+// Ends the program with the error, if there is one. An error that all ranks share is reported once; one that only this
+// rank has ends the others too.
 void training_stop_if(int status, const Training *training, const Error *error);
 // The same for what every rank does before the first step: they wait for each other's verdict.
 void training_stop_together_if(int status, Training *training, Error *error);

@@ -46,7 +46,7 @@ static Options describe_options(Arguments *arguments) {
     };
     const Option items[] = {
         {"size", "bytes", 0, OPTION_LONG, &arguments->bytes, 1, 1e14, NULL,
-         "stop behind the story that reaches so many bytes", 0, ""},
+         "stop after the story that reaches so many bytes", 0, ""},
         {"size", "stories", 0, OPTION_LONG, &arguments->stories, 0, MOST_STORIES, NULL,
          "write exactly so many instead (0: go by --bytes)", 0, ""},
         {"which", "seed", 0, OPTION_LONG, &arguments->seed, 0, 9e15, NULL, "another seed, other stories", 0, ""},

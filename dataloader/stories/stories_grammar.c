@@ -222,7 +222,7 @@ static int append_sequences(StoryGrammar *grammar, const Range *sequences, int c
 
 static Range compile_nodes(StoryGrammar *grammar, Text *text);
 
-// `<a|b|c>`, with *text standing behind the `<`; leaves it behind the `>`.
+// `<a|b|c>`, with *text just after the `<`; leaves it just after the `>`.
 static int compile_inline_choice(StoryGrammar *grammar, Text *text) {
     Range alternatives[MAX_ALTERNATIVES];
     int count = 0;

@@ -22,7 +22,7 @@ enum { STORY_MAX_BYTES = 4096, STORY_MAX_CHOICES = 256 };
 // Validation stories come from here on, so that no seed's training text reaches them.
 #define STORY_VALIDATION_FIRST (UINT64_C(1) << 40)
 
-// The line behind every story of a file.
+// The line after every story of a file.
 #define STORY_SEPARATOR "<|endoftext|>"
 
 typedef struct StoryGrammar StoryGrammar;
@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct {
     char text[STORY_MAX_BYTES]; // 0-terminated
-    size_t bytes;               // of the story, which ends with a full stop; the line break behind it is the file's
+    size_t bytes;               // of the story, which ends with a full stop; the line break after it is the file's
     StoryChoice choices[STORY_MAX_CHOICES];
     int n_choices;
     double bits; // sum of log2(of): the story's information content
@@ -41,7 +41,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    const char *const *alternatives; // in the notation of stories_rules.h; NULL behind the last
+    const char *const *alternatives; // in the notation of stories_rules.h; NULL after the last
 } StoryRule;
 
 // Compiles the rules. A mistake in them ends the program with a message: they are part of the program.

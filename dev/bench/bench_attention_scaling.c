@@ -94,7 +94,7 @@ static Measurement measure_here(const Attention *attention, int T, int backward,
     Layer layer = layer_open(attention, T, backward);
     double warm_up = layer_run(&layer);
     end = clock_seconds() + seconds;
-    if (warm_up > 1e3 * seconds) times[runs++] = warm_up; // so long that warming up makes no difference
+    if (warm_up > 1e3 * seconds) times[runs++] = warm_up; // so long that a warm-up makes no difference
     while (runs < 1 || (clock_seconds() < end && runs < RUNS_MAX)) times[runs++] = layer_run(&layer);
     qsort(times, (size_t)runs, sizeof *times, ascending);
     return (Measurement){times[runs / 2], (double)memory_peak_bytes() / 1e6};
@@ -104,7 +104,7 @@ static Measurement measure_here(const Attention *attention, int T, int backward,
 static Measurement measure(const Attention *attention, int T, int backward, double seconds) {
     Measurement result = {0};
     int ends[2];
-    fflush(stdout); // or the child would have, and print, a copy of what waits there
+    fflush(stdout); // or the child would print a copy of what is buffered
     if (pipe(ends)) die("no pipe for the measuring process");
     pid_t child = fork();
     if (child < 0) die("no process to measure in");
@@ -152,7 +152,7 @@ int main(int argc, char **argv) {
         {"", "seconds", 0, OPTION_FLOAT, &range.seconds, 0, 1e4, NULL, "per measurement", 0, ""}};
     Error error;
     char names[256];
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     error_set_program(argv[0]);
     options_add(&options, items, sizeof items / sizeof *items);
     die_if(options_parse(&options, argc, argv, NULL, 0, NULL, &error), &error);

@@ -3,10 +3,10 @@
 //   build/dev/bench/bench_decode_position RUN --position 65536 [--threads N] [--seconds X]
 //
 // RUN is a run or a checkpoint; its sizes and its attention count. The position may lie far beyond the model's context:
-// the positions are then made longer, and the weights drawn afresh. What earlier tokens would have left in the cache is
-// made up: a state of constant size comes from a real prefill, a cache of one row per position is filled with random
-// numbers, for computing it would take the square of the position. Prints one line of JSON; the time is the median of
-// single steps.
+// the positions are then made longer, and the weights drawn afresh. What earlier tokens would have left is made up: a
+// state of constant size comes from a real prefill, a cache of one row per position is filled with random numbers,
+// because computing it would take the square of the position. Prints one line of JSON; the time is the median of single
+// steps.
 #define GPT2_MODEL_ONLY
 #include "sample_gpt2.c"
 
@@ -112,7 +112,7 @@ int main(int argc, char **argv) {
     GPT2 model;
     Decoder decoder;
     Error error;
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     error_set_program(argv[0]);
     die_if(parse(&settings, argc, argv, &error), &error);
     threads_use(settings.threads);

@@ -104,8 +104,8 @@ static void bench_passes(const AttentionGPU *attention, int C, int NH, int T) {
     fflush(stdout);
 }
 
-// One more token behind T - 1; what is in the cache does not change the time, so nobody has filled it. Many steps at a
-// time, for one takes less than an event can tell.
+// One more token after T - 1; what is in the cache does not change the time, so it is left unfilled. Many steps at a
+// time, because one takes less than an event can measure.
 static void bench_decode(const AttentionGPU *attention, int C, int NH, int T, int steps) {
     AttentionConfig config = configure(attention, C, NH, 1, T);
     size_t cache_size = attention->cache_size(&config);
@@ -136,7 +136,7 @@ int main(int argc, char **argv) {
     printf("| attention | T | forward, ms | forward + backward, ms | device memory, MB |\n|---|---:|---:|---:|---:|\n");
     for (int i = 0; attention_gpu_registry[i]; i++)
         for (int part : parts) bench_passes(attention_gpu_registry[i], C, NH, longest / part);
-    printf("\nOne more token behind T - 1 others, one layer's attention alone; medians of five runs of %d steps.\n\n",
+    printf("\nOne more token after T - 1 others, one layer's attention alone; medians of five runs of %d steps.\n\n",
            steps);
     printf("| attention | T | us per token | tokens per second | cache, MB |\n|---|---:|---:|---:|---:|\n");
     for (int i = 0; attention_gpu_registry[i]; i++)

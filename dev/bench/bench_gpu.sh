@@ -1,9 +1,9 @@
 #!/bin/sh
-# What `make bench-gpu` prints (dev/bench/bench_gpu.sh): attentions alone over lengths, forward, backward and decoding; GPT-2 124M's training and
-# decoding speed with each attention, bf16 and fp32; and the progressions from naive to shipped kernels. Tables ready to
-# paste. Takes a while, on a data-centre GPU too: decoding and the quadratic attentions at 131072 tokens are most of it.
-# Variables for a small run: PROGRAMS, TRAIN, SAMPLE (fp32's names end in _fp32), CONTEXT, ROWS,
-# STEPS, TOKENS, ATTENTIONS, ATTENTION_SIZES, MODEL (options of the trainer), CASES.
+# What `make bench-gpu` prints (dev/bench/bench_gpu.sh): attentions alone over lengths, forward, backward and decoding;
+# GPT-2 124M's training and decoding speed with each attention, bf16 and fp32; and the progressions from naive to
+# shipped kernels. Tables ready to paste. Takes a while, even on a data-centre GPU: decoding and the quadratic
+# attentions at 131072 tokens are most of it. Variables for a small run: PROGRAMS, TRAIN, SAMPLE (fp32's names end in
+# _fp32), CONTEXT, ROWS, STEPS, TOKENS, ATTENTIONS, ATTENTION_SIZES, MODEL (options of the trainer), CASES.
 . "$(dirname "$0")/../../scripts/usage.sh"
 take_words 0 0 "$@"
 cd "$(dirname "$0")/../.." || exit 1
@@ -37,7 +37,7 @@ print("| %s | %.0f | %.1f%% |" % (sys.argv[2], last["tokens_per_second"], 100 * 
 PYTHON
 }
 
-# Tokens per second of text behind a prompt of this length, with the choice of each token.
+# Tokens per second of text after a prompt of this length, with the choice of each token.
 decoding_speed() { # program checkpoint position
     "$1" "$2" --prompt-ids "$(seq -s , 1 "$3")" --tokens "${TOKENS:-48}" --no-stop --temperature 0 --stats >/dev/null 2>"$work/stats" &&
         sed -n 's/^text: .* \([0-9]*\) tokens\/s.*/\1/p' "$work/stats" || tail -n 1 "$work/stats"
@@ -65,7 +65,7 @@ for precision in bf16 fp32; do
         fi
     done
     echo
-    echo "Text from the same models, $precision: tokens per second, one sequence, behind a prompt of so many tokens."
+    echo "Text from the same models, $precision: tokens per second, one sequence, after a prompt of so many tokens."
     echo
     echo "| attention | 5 | $((context / 2)) | $((context * 15 / 16)) |"
     echo "|---|---:|---:|---:|"

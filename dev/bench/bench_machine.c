@@ -1,6 +1,6 @@
-// What the machine can do at this moment, as one line of JSON, by all threads: the rate of multiplications and additions
-// with nothing else to do, that of a large matrix product, and that of reading memory from end to end. The other benchmarks ask in every round, because on a shared machine both change
-// from second to second.
+// What the machine can do at this moment with all threads, as one line of JSON: the rate of multiplications and
+// additions alone, that of a large matrix product, and that of reading memory from end to end. The other benchmarks ask
+// in every round, because on a shared machine all three change from second to second.
 #include "core/math/matmul.h"
 #include "core/base/memory.h"
 #include "core/base/progress.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAMS = 4, RUNS = 5 }; // a thread reads so many parts of its share side by side: fastest where it was tried
+enum { STREAMS = 4, RUNS = 5 }; // parts of its share that a thread reads side by side
 static const size_t COUNT = (size_t)64 << 20; // words, 256 MB: beyond any cache
 
 // The sum of `count` words, which is what reading them costs; adding is free beside it.
@@ -81,7 +81,7 @@ static double measure_multiplying(void) {
 }
 
 int main(int argc, char **argv) {
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     threads_use(argc > 1 ? atoi(argv[1]) : 0);
     double peak = measure_multiplying(), gflops = matmul_measure_gflops();
     printf("{\"peak_gflops\": %.1f, \"gflops\": %.1f, \"gigabytes_per_second\": %.1f}\n", peak / 1e9, gflops,

@@ -1,6 +1,7 @@
 #!/bin/sh
-# How well does a step scale over processes? Three ways, one after the other in each round, so that the machine's moods
-# hit all alike: one process of one thread with half the batch, one process of two threads, two processes of one thread.
+# How well does a step scale over processes? Three ways, one after the other in each round, so that a busy machine
+# slows all alike: one process of one thread with half the batch, one process of two threads, two processes of one
+# thread.
 #   dev/bench/bench_parallel.sh [rounds] [trainer's options]
 # Prints each one's median time per step with its spread, and the two efficiencies: against the same work in one process
 # of two threads, and, as weak scaling, against half of it in one process of one thread.

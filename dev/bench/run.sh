@@ -1,11 +1,10 @@
 #!/bin/sh
 # make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about 50 minutes).
 #   dev/bench/run.sh [PART...]     only these: products train64 train256 train1024 small slay memory attention scaling decode data
-# Each part's results stay in build/bench/PART.jsonl until it runs again, so a benchmark may be taken up part by part. The
-# table at the end shows all there are; once every part has run it also goes to docs/results/bench.md with the machine's
-# data. What is printed goes to build/bench.txt too.
-# Peers go into a Python environment made for this alone (build/venv-bench, installed once); BENCH_PYTHON=/path/to/python
-# uses another.
+# Each part's results stay in build/bench/PART.jsonl until it runs again, so a benchmark may be taken up part by part.
+# The table at the end shows all there are; once every part has run it also goes to docs/results/bench.md with the
+# machine's data. What is printed goes to build/bench.txt too. Peers go into a Python environment made for this alone
+# (build/venv-bench, installed once); BENCH_PYTHON=/path/to/python uses another.
 . "$(dirname "$0")/../../scripts/usage.sh"
 take_words 0 20 "$@"
 cd "$(dirname "$0")/../.." || exit 1
@@ -25,11 +24,11 @@ if ! "$python" -c "import torch, numpy, tiktoken, regex, safetensors, xllamacpp"
     "$python" -m pip install --quiet $packages || { echo "cannot install $packages; is the network there?" >&2; exit 1; }
 fi
 make --no-print-directory -s all build/dev/bench/bench_attention_softmax build/dev/bench/bench_attention_linear \
-    build/dev/bench/bench_attention_scaling build/dev/bench/bench_loader build/dev/bench/bench_product build/dev/bench/bench_machine || exit 1
+    build/dev/bench/bench_attention_scaling build/dev/bench/bench_loader build/dev/bench/bench_gemm build/dev/bench/bench_machine || exit 1
 mkdir -p build/bench docs/results
 machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr | sed 's/-.*//'), $(date +%Y-%m-%d)"
 
-bench_products() { build/dev/bench/bench_product; }
+bench_products() { build/dev/bench/bench_gemm; }
 train() { "$python" dev/bench/bench_train_pytorch.py "$@"; }
 bench_train64() { train --batch 4 --sequence 64 --steps 3 --most-rounds 12 --peers eager,compile --wanted 1.4,1.3 --start-up; }
 bench_train256() { train --batch 4 --sequence 256 --steps 1 --most-rounds 10 --peers eager,compile --wanted 1.4,1.3; }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests of what `make bench-gpu` prints, with small sizes on the CPU, by dev/cuda_on_cpu: every table is there and ready
-# to paste, and every version of every kernel is right. The times mean nothing here. Needs the programs of fast mode that
-# `make test-cuda-cases` makes. Last line: `N passed, N failed`.
+# to paste, and every version of every kernel is right. The times mean nothing here. Needs the programs of fast mode
+# that `make test-cuda-cases` makes. Last line: `N passed, N failed`.
 cd "$(dirname "$0")/../.." || exit 1
 programs=$(cd "${BUILD:-build}/cuda_on_cpu" && pwd) || exit 1
 work=$(mktemp -d) || exit 1

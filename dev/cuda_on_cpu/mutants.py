@@ -115,7 +115,8 @@ def hash_of_file(path):
 
 def tests_in(program_name):
     """The names of the tests of a program, in the order in which it runs them."""
-    with open(f'{program_name}.cu') as file:
+    path = [path for folder in ('', 'dev/cuda_on_cpu/') for path in glob.glob(f'{folder}{program_name}.cu')][0]
+    with open(path) as file:
         return re.findall(r'^\s*RUN\((\w+)\);', file.read(), re.M)
 
 

@@ -1,5 +1,5 @@
-// A tool that NVTX loads in Nsight's place (NVTX_INJECTION64_PATH): at the end it writes every range's name and how often it
-// was opened to NVTX_RECORD, and `unbalanced N` when N ranges were left open.
+// A tool that NVTX loads in Nsight's place (NVTX_INJECTION64_PATH): at the end it writes every range's name and how
+// often it was opened to NVTX_RECORD, and `unbalanced N` when N ranges were left open.
 #include <nvtx3/nvToolsExt.h>
 
 #include <stdio.h>

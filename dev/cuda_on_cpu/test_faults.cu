@@ -211,7 +211,8 @@ static int depends_on_order() {
     cudaMemcpy(host, out, 128 * sizeof(float), cudaMemcpyDeviceToHost);
     return host[127] != 127;
 }
-// Memory that nobody wrote: a signalling NaN as it lies there, both as float and as bfloat16, and a NaN in every result.
+// Memory that nobody wrote: a signalling NaN as it lies there, both as float and as bfloat16, and a NaN in every
+// result.
 static int is_poisoned(const float *uninitialised) {
     unsigned bits;
     cudaMemcpy(&bits, uninitialised, sizeof bits, cudaMemcpyDeviceToHost);

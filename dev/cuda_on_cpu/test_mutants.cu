@@ -1,5 +1,5 @@
-// A kernel with every kind of thing that mutants.py breaks, and its test; test_mutants.py breaks it. All mutants but one
-// have to be noticed.
+// A kernel with every kind of thing that mutants.py breaks, and its test; test_mutants.py breaks it. All mutants but
+// one have to be noticed.
 #include "../../core/gpu/cuda_common.h"
 #include "../../core/base/test.h"
 
@@ -9,7 +9,8 @@ __device__ static float2 load(const float *from) {
     return *reinterpret_cast<const float2 *>(from);
 }
 
-// out (COUNT / 2): the sums of neighbours in in (COUNT), where 1 stands for what is not positive, those of a block reversed
+// out (COUNT / 2): the sums of neighbours in in (COUNT), where 1 stands for what is not positive, those of a block
+// reversed
 __global__ void reversed_sums(float *out, const float *in, int count) {
     __shared__ float sums[BLOCK];
     int i = threadIdx.x, pairs = min((int)BLOCK, count / 2 - (int)blockIdx.x * BLOCK);

@@ -1,5 +1,6 @@
 // Stands in for cuDNN's frontend, whose header would pull in all of cuDNN's backend: the classes and functions by which
-// attention/softmax_cudnn.cu describes fused attention, with the frontend's names and its rules. runtime/cudnn.cpp computes.
+// attention/softmax_cudnn.cu describes fused attention, with the frontend's names and its rules. runtime/cudnn.cpp
+// computes.
 #ifndef CUDA_ON_CPU_CUDNN_FRONTEND_H
 #define CUDA_ON_CPU_CUDNN_FRONTEND_H
 

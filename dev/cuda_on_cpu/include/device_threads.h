@@ -1,7 +1,7 @@
 // What a CUDA thread sees of its block and warp: indices, barriers, shuffles, votes, shared memory.
 //
-// Every operation that waits for other threads takes, as last arguments that nobody writes, the place it was called
-// from; so a thread that never arrives can be reported with the line where the others wait.
+// Every operation that waits for other threads takes the place of its call as default arguments, so that a thread that
+// never arrives can be reported with the line where the others wait.
 #ifndef CUDA_ON_CPU_DEVICE_THREADS_H
 #define CUDA_ON_CPU_DEVICE_THREADS_H
 

@@ -1,7 +1,7 @@
 // Bounds, initialisation and races of single accesses.
 //
-// For every two bytes of device and shared memory there is a state (unallocated, allocated, initialised) and a cell with
-// the last write and the last two reads by different threads. Two accesses of which one writes are ordered when
+// For every two bytes of device and shared memory there is a state (unallocated, allocated, initialised) and a cell
+// with the last write and the last two reads by different threads. Two accesses of which one writes are ordered when
 //   - they are of one thread, or of different launches;
 //   - they are of one block, with a __syncthreads between;
 //   - they are of one warp, with a __syncwarp between that both threads took part in (vector clocks);
@@ -160,9 +160,9 @@ const char *space_of(const void *address) {
 }
 
 // ---- one access
-// Lanes of a warp that store to one address with one instruction: CUDA promises that one of them wins, not which one. So
-// they have to store the same. An access is announced before it happens: what an earlier lane has stored is kept, and
-// compared when the next access is announced.
+// Lanes of a warp that store to one address with one instruction: CUDA promises that one of them wins, not which one.
+// So they have to store the same. An access is announced before it happens: what an earlier lane has stored is kept,
+// and compared when the next access is announced.
 struct SecondStore {
     const void *address, *place;
     size_t bytes; // 0: none

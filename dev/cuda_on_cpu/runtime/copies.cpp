@@ -47,8 +47,8 @@ bool is_pageable(const void *address) {
     return !find_allocation(address) && !is_device_memory(address);
 }
 
-// A copy from pageable memory to the device: CUDA promises no more than that the host's bytes have been read when the call
-// returns; they may still lie in staging memory, and reach the device when the stream does.
+// A copy from pageable memory to the device: CUDA promises no more than that the host's bytes have been read when the
+// call returns; they may still lie in staging memory, and reach the device when the stream does.
 bool is_staged(const void *to, const void *from) {
     return options().lazy && is_device_memory(to) && is_pageable(from) && !any_capture_active();
 }

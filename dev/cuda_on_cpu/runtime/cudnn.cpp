@@ -1,7 +1,7 @@
 // cuDNN, as much of it as include/cudnn_frontend.h declares: fused attention, forward and backward, in bfloat16.
 //
-// It refuses what cuDNN 9 refuses on one of the GPUs that we build for, so that what runs here runs on all of them, and it
-// fills its workspace with garbage, so that nobody keeps numbers there.
+// It refuses what cuDNN 9 refuses on one of the GPUs that we build for, so that what runs here runs on all of them, and
+// it fills its workspace with garbage, so that nobody keeps numbers there.
 #include "runtime.h"
 
 #include "../include/cudnn_frontend.h"

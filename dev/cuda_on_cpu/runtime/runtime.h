@@ -40,8 +40,8 @@ constexpr Place nowhere = {nullptr, 0};
 // What is running, for messages: ", kernel K, block (x,y,z), thread (x,y,z)".
 std::string running_thread();
 std::string source_line(uintptr_t return_address); // file:line of the instruction before
-// Valgrind's reports know the line, but no block or thread. Whoever runs when their number grows is at fault: a grid notes
-// it as it begins, and every thread is asked when it stops. Without valgrind these do nothing.
+// Valgrind's reports know the line, but no block or thread. Whoever runs when their number grows is at fault: a grid
+// notes it as it begins, and every thread is asked when it stops. Without valgrind these do nothing.
 void note_valgrind_reports();
 void require_no_valgrind_reports();
 

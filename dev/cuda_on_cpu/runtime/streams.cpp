@@ -65,8 +65,8 @@ cudaStream_t canonical(cudaStream_t stream) {
     return stream == cudaStreamLegacy || stream == cudaStreamPerThread ? nullptr : stream;
 }
 
-// Whatever comes before it first; not by recursion, since a stream may hold thousands of nodes. Device memory stays open
-// from the first to the last: opening and closing it around each launch would take most of the time.
+// Whatever comes before it first; not by recursion, since a stream may hold thousands of nodes. Device memory stays
+// open from the first to the last: opening and closing it around each launch would take most of the time.
 void run(const NodePointer &last) {
     if (last->done) return;
     DeviceMemoryAccess access;

@@ -1,9 +1,9 @@
 // Count mode: how many bytes every kernel and every library call moves. Nothing is checked.
 //
-// Two figures bracket what a GPU's memory sees. Requested: the bytes that threads ask for, as if there were no caches. Moved:
-// every sector of 32 bytes once per launch, as if the caches were perfect within a launch and empty at its start; what a
-// launch reads after writing it does not count. A library call moves its operands once, and the operations of its matrix
-// products are counted by the arithmetic they are done in. The table is written at the end:
+// Two figures bracket what a GPU's memory sees. Requested: the bytes that threads ask for, as if there were no caches.
+// Moved: every sector of 32 bytes once per launch, as if the caches were perfect within a launch and empty at its
+// start; what a launch reads after writing it does not count. A library call moves its operands once, and the
+// operations of its matrix products are counted by the arithmetic they are done in. The table is written at the end:
 //   name, launches, bytes moved (read, written), bytes requested (read, written), operations of products
 // with lines "cublasGemmEx, bf16" for products.
 #include "checker.h"

@@ -1,7 +1,7 @@
-// Our matrix product against OpenBLAS's on the products of training steps, in turns, each time on operands that the caches
-// have forgotten: GFLOP/s of both and their ratio. About a minute.
+// Our matrix product against OpenBLAS's on the products of training steps, in turns, each time on operands that the
+// caches have forgotten: GFLOP/s of both and their ratio. About a minute.
 #include "core/base/memory.h"
-#include "core/math/product.h"
+#include "core/math/gemm.h"
 #include "core/base/progress.h"
 #include "core/base/threads.h"
 
@@ -14,7 +14,7 @@ enum { ROUNDS = 11 };
 
 static const struct {
     const char *what;
-    int m, n, k, a_turned, b_turned;
+    int m, n, k, a_transposed, b_transposed;
 } cases[] = {{"124M, 256 rows: fc forward", 256, 3072, 768, 0, 0},
              {"124M, 256 rows: fc backward", 256, 768, 3072, 0, 1},
              {"124M, 256 rows: fc weights", 768, 3072, 256, 1, 0},
@@ -49,20 +49,20 @@ static int by_size(const void *a, const void *b) {
 
 static void run_case(int which) {
     int m = cases[which].m, n = cases[which].n, k = cases[which].k;
-    int a_turned = cases[which].a_turned, b_turned = cases[which].b_turned, lda = a_turned ? m : k,
-        ldb = b_turned ? k : n;
+    int a_transposed = cases[which].a_transposed, b_transposed = cases[which].b_transposed, lda = a_transposed ? m : k,
+        ldb = b_transposed ? k : n;
     real *a = numbers((size_t)m * (size_t)k), *b = numbers((size_t)k * (size_t)n), *c = numbers((size_t)m * (size_t)n);
-    Strided left = {a, a_turned ? 1 : lda, a_turned ? lda : 1}, right = {b, b_turned ? 1 : ldb, b_turned ? ldb : 1};
+    Strided left = {a, a_transposed ? 1 : lda, a_transposed ? lda : 1}, right = {b, b_transposed ? 1 : ldb, b_transposed ? ldb : 1};
     double blas[ROUNDS], ours[ROUNDS], ratios[ROUNDS], billions = 2e-9 * m * n * k;
     for (int round = 0; round < ROUNDS; round++) {
         empty_caches();
         double start = clock_seconds();
-        real_gemm(CblasRowMajor, a_turned ? CblasTrans : CblasNoTrans, b_turned ? CblasTrans : CblasNoTrans, m, n, k, 1,
+        real_gemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, m, n, k, 1,
                   a, lda, b, ldb, 0, c, n);
         blas[round] = clock_seconds() - start;
         empty_caches();
         start = clock_seconds();
-        product(c, n, left, right, m, n, k, 0);
+        gemm(c, n, left, right, m, n, k, 0);
         ours[round] = clock_seconds() - start;
         ratios[round] = blas[round] / ours[round];
     }
@@ -76,7 +76,7 @@ static void run_case(int which) {
 
 int main(int argc, char **argv) {
     (void)argc;
-    threads_wait_politely(argv);
+    threads_restart_with_wait_policy(argv);
     printf("GFLOP/s, medians of %d rounds in turns%22s\n%-32s %8s %8s %9s (quartiles)\n", ROUNDS, "", "", "ours",
            "OpenBLAS", "ratio");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case((int)i);

@@ -1,34 +1,14 @@
 // The three small matrix products that a tiled quadratic attention is made of, for one tile: some queries against some
-// keys. They are written in the compiler's vector types, so that one source serves AVX2, AVX-512, SSE and NEON, float and
-// double; on tiles of this size it outruns a BLAS call, whose packing costs as much as it saves.
+// keys. On tiles of this size they outrun a BLAS call, whose packing costs as much as it saves.
 //
 // Causality cuts a tile along the diagonal; the products skip the blocks that no query of theirs sees. What a query gets
-// never depends on the keys behind it, not even in rounding.
-#ifndef ATTENTION_TILE_H
-#define ATTENTION_TILE_H
+// never depends on the keys after it, not even in rounding.
+#ifndef ATTENTION_QUADRATIC_TILE_H
+#define ATTENTION_QUADRATIC_TILE_H
 
-#include "core/base/real.h"
+#include "core/math/microkernel.h"
 
-#include <stddef.h>
-
-#if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64 };
-#elif defined(__AVX__)
-enum { VECTOR_BYTES = 32 };
-#else
-enum { VECTOR_BYTES = 16 };
-#endif
-
-typedef real Vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
-
-enum {
-    LANES = VECTOR_BYTES / sizeof(real),
-    PANEL = 2 * LANES, // columns of a product's inner block: two vectors
-};
-
-static inline size_t round_up(size_t n, size_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-}
+enum { PANEL = BLOCK_COLUMNS };
 
 typedef struct {
     int queries, keys; // rows of the two sides

@@ -1,0 +1,64 @@
+// What the tests put every mechanism through, on the CPU and on the GPU: mechanisms and options. In C and C++.
+#ifndef ATTENTION_TEST_VARIANTS_H
+#define ATTENTION_TEST_VARIANTS_H
+
+#include "attention.h"
+#include "core/base/error.h"
+
+#include <string.h>
+
+typedef struct {
+    const char *label; // for complaints; of a quadratic one also its group in dev/fixtures/quadratic.safetensors
+    const char *name;
+    int is_signed;       // scores may be negative
+    const char *options; // as on the command line; the rest are the mechanism's defaults
+    float delta;         // 0: the mechanism's; for those outside of the option's range
+    int unit_length;     // quadratic ones: q and k are brought to length 1
+} Variant;
+
+static const Variant linear_variants[] = {
+    {"uniform", "uniform", 0, "", 0, 0},
+    {"elu", "elu", 0, "", 0, 0},
+    {"elu, clamp", "elu", 0, "--denominator clamp", 0, 0},
+    {"cosformer", "cosformer", 0, "", 0, 0},
+    {"favor relu", "favor", 0, "--M 40", 0, 0},
+    {"favor exp", "favor", 0, "--M 33 --features exp --omega gaussian", 0, 0},
+    {"favor exp, orthogonal, big delta", "favor", 0, "--M 33 --features exp --delta 0.01", 0, 0},
+    {"rff", "rff", 1, "--M 24 --delta 0.001", 0, 0},
+    {"slay", "slay", 0, "", 0, 0},
+    {"slay, published scaling", "slay", 0, "--R 2 --scale-features 0", 0, 0},
+    {"slay, orthogonal", "slay", 0, "--R 2 --M 20 --P 5 --omega orthogonal", 0, 0},
+    {"slay, wide", "slay", 0, "--R 1 --M 8 --P 128", 0, 0},
+    {"slay exact", "slay", 0, "--M 8 --poly exact", 0, 0},
+    {"slay none", "slay", 0, "--R 1 --M 7 --poly none", 0, 0}, // a number of projections that fills no block
+    {"slay hadamard", "slay", 0, "--M 8 --fusion hadamard --denominator clamp", 0, 0},
+    {"slay nystrom", "slay", 1, "--R 2 --M 8 --P 16 --poly nystrom", 0, 0},
+    {"slay tensorsketch", "slay", 1, "--R 2 --M 8 --P 36 --poly tensorsketch", 0, 0},
+    {"slay maclaurin", "slay", 1, "--R 2 --M 8 --P 32 --poly maclaurin", 0, 0},
+};
+enum { LINEAR_VARIANTS = sizeof linear_variants / sizeof linear_variants[0] };
+
+static const Variant quadratic_variants[] = {
+    {"softmax", "softmax", 0, "", 0, 0},
+    {"yat", "yat", 0, "", 0, 0},
+    {"yat_softmax", "yat", 0, "--normalizer softmax", 0, 0},
+    {"yat_spherical", "yat-spherical", 0, "", 0, 1},
+};
+enum { QUADRATIC_VARIANTS = sizeof quadratic_variants / sizeof quadratic_variants[0] };
+
+// Sets the variant's options in a configuration that has the sizes and the seed already.
+static inline void variant_configure(AttentionConfig *config, const Variant *variant) {
+    static Options options;
+    char text[200], *words[20] = {(char *)"test"};
+    int count = 1;
+    Error error;
+    memset(&options, 0, sizeof options);
+    snprintf(text, sizeof text, "%s", variant->options);
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) words[count++] = word;
+    attention_add_options(&options, config);
+    die_if(options_parse(&options, count, words, NULL, 0, NULL, &error), &error);
+    die_if(attention_configure(attention_find(variant->name), config, &options, &error), &error);
+    if (variant->delta > 0) config->delta = variant->delta;
+}
+
+#endif
