@@ -53,11 +53,14 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
         END { exit bad }' "$work/losses1" "$work/losses2"
 }
 numbers() { tail -c +$((9 + $(od -An -tu8 -N8 "$1"))) "$1" | od -An -v -tf4 -w4; }
-weights_agree() { # checkpoint, checkpoint, bound
-    numbers "$work/$1/model.safetensors" >"$work/numbers1" && numbers "$work/$2/model.safetensors" >"$work/numbers2"
-    paste "$work/numbers1" "$work/numbers2" | awk -v bound="$3" '
+numbers_agree() { # file, file, bound, how many numbers there are at least
+    numbers "$1" >"$work/numbers1" && numbers "$2" >"$work/numbers2"
+    paste "$work/numbers1" "$work/numbers2" | awk -v bound="$3" -v least="$4" '
         { d = $1 - $2; if (!(NF == 2 && d <= bound && -d <= bound)) { if (!bad++) print NR ": " $0 } }
-        END { exit bad > 0 || NR < 5000 }'
+        END { exit bad > 0 || NR < least }'
+}
+weights_agree() { # checkpoint, checkpoint, bound
+    numbers_agree "$work/$1/model.safetensors" "$work/$2/model.safetensors" "$3" 5000
 }
 
 # ---- two files that read alike
@@ -249,6 +252,7 @@ check "the loss in bf16" within "$(loss "$sample_bf16")" "$(loss ./sample_gpt2)"
 check "text in bf16" test "$("$sample_bf16" "$work/teller" --prompt "The old" --tokens 12 2>"$work/err" | head -c 7)" = "The old"
 sample_cpu --prompt "The old keeper" --logits "$work/logits_cpu" && sample_gpu --prompt "The old keeper" --logits "$work/logits_gpu"
 check "logits" test "$(./inspect "$work/logits_gpu" | grep -c "^ *logits ")$(wc -c <"$work/logits_gpu")" = "1$(wc -c <"$work/logits_cpu")"
+check "logits by value" numbers_agree "$work/logits_gpu" "$work/logits_cpu" 0.0001 900
 refused() { # what the one line has to say, then the arguments
     part=$1
     shift
