@@ -103,9 +103,9 @@ for attention in softmax slay "favor --features exp"; do
     ./train_gpt2 --train "$work/shard_train_000000.bin" --tokenizer "$work/vocab" --layers 2 --heads 2 --width 32 \
         --context 96 --batch 4 --steps 40 --warmup 4 --lr 1e-2 --attention $attention --out "$work/past" --force \
         >"$work/log" 2>&1 || tail -n 5 "$work/log"
-    ./sample_gpt2 "$work/past" --prompt "The old keeper went down" --tokens 24 --no-stop --temperature 0 --samples 2 \
+    ./sample_gpt2 "$work/past" --prompt "The old keeper went down" --tokens 75 --no-stop --temperature 0 --samples 2 \
         >"$work/out" 2>/dev/null </dev/null
-    alone=$(./sample_gpt2 "$work/past" --prompt "The old keeper went down" --tokens 24 --no-stop --temperature 0 2>/dev/null)
+    alone=$(./sample_gpt2 "$work/past" --prompt "The old keeper went down" --tokens 75 --no-stop --temperature 0 2>/dev/null)
     check_equal "$attention: the first sample" "$(sed '/^---$/,$d' "$work/out")" "$alone"
     check_equal "$attention: the second sample" "$(sed '1,/^---$/d' "$work/out")" "$alone"
     rm -rf "$work/past"
