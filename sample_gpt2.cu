@@ -101,8 +101,11 @@ static void decoder_layer(Decoder *decoder, int l, int n) {
     Dropout none = dropout_of(0, NULL, NULL);
     cudaStream_t stream = model->stream;
     int C = model->config.C;
-    residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, l > 0 ? branch : NULL, none, w->ln1_weight,
-                               w->ln1_bias, n, C, stream);
+    if (l == 0)
+        layernorm_forward(hidden, decoder->mean, decoder->rstd, x, w->ln1_weight, w->ln1_bias, n, C, stream);
+    else
+        residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln1_weight, w->ln1_bias,
+                                   n, C, stream);
     linear_forward(wide, hidden, w->qkv_weight, w->qkv_bias, n, C, 3 * C, stream);
     model->attention->step(hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, n, wide,
                            model->parameters.constants[l], model->attention_work, &model->attention_config, stream);

@@ -86,7 +86,7 @@ static void check_same_bits(const char *what, const real *found, const real *exp
     printf("    %s: differs by %.3g of its largest number\n", what, worst_difference(found, expected, count));
 }
 
-// A model of the given attention with its default options, all weights drawn wide so that nothing is nearly linear.
+// A model of the given attention with its default options.
 static const GPT2Config tiny = {.max_T = 12, .V = 19, .L = 2, .NH = 2, .C = 8};
 enum { TINY_B = 2, TINY_T = 9 };
 
@@ -96,11 +96,8 @@ static void initialize(GPT2 *model) {
     gpt2_from_host(model, HOST_TO_FILL);
 }
 
-static void create_tiny_recomputing(GPT2 *model, const Attention *attention, float dropout_share, int recompute) {
-    Error error;
-    AttentionConfig config = {.B = 4, .T = tiny.max_T, .C = tiny.C, .NH = tiny.NH, .max_T = tiny.max_T, .seed = 5};
-    die_if(attention_configure(attention, &config, NULL, &error), &error);
-    gpt2_create(model, &tiny, attention, &config, dropout_share, 5, 1, recompute);
+// Weights so wide that nothing is nearly linear.
+static void widen(GPT2 *model) {
     initialize(model);
     for (int i = 0; i < model->parameter_count; i++) {
         Parameter *p = &model->parameters[i];
@@ -108,6 +105,14 @@ static void create_tiny_recomputing(GPT2 *model, const Attention *attention, flo
         random_fill_normal(p->value, p->count, random_key(6, p->name, 0), is_scale ? 0.1 : 0.3);
         for (size_t j = 0; is_scale && j < p->count; j++) p->value[j] += 1;
     }
+}
+
+static void create_tiny_recomputing(GPT2 *model, const Attention *attention, float dropout_share, int recompute) {
+    Error error;
+    AttentionConfig config = {.B = 4, .T = tiny.max_T, .C = tiny.C, .NH = tiny.NH, .max_T = tiny.max_T, .seed = 5};
+    die_if(attention_configure(attention, &config, NULL, &error), &error);
+    gpt2_create(model, &tiny, attention, &config, dropout_share, 5, TRAINS, recompute);
+    widen(model);
 }
 
 static void create_tiny(GPT2 *model, const Attention *attention, float dropout_share) {
@@ -666,7 +671,7 @@ static void training_with_threads(void) {
     free(first);
 }
 
-typedef struct { // what the layers whose sums run over rows leave behind
+typedef struct { // what the layers whose sums run over rows compute
     real *dwte, *dwpe, *dinp, *dweight, *dbias;
     double norm;
 } RowSums;
@@ -846,6 +851,73 @@ static void decoding_equals_forward(void) {
     }
 }
 
+// A model for decoding with room for more positions than its decoder takes at once.
+enum { LONG_T = 150, LONG_BLOCK = 48 };
+
+static void create_long(GPT2 *model, const Attention *attention, int features) {
+    Error error;
+    const GPT2Config config = {.max_T = LONG_T, .V = tiny.V, .L = tiny.L, .NH = tiny.NH, .C = tiny.C};
+    AttentionConfig sizes = {.B = 1, .T = LONG_BLOCK, .C = tiny.C, .NH = tiny.NH, .max_T = LONG_T, .seed = 5};
+    sizes.features = features;
+    die_if(attention_configure(attention, &sizes, NULL, &error), &error);
+    gpt2_create(model, &config, attention, &sizes, 0, 5, TRAINS_NOT, RECOMPUTE_NONE);
+    widen(model);
+}
+
+// A prompt in several blocks, the last one short, gives the logits that its tokens give one by one; the blocks' ends are
+// not those of the tiles in which linear attentions take up their keys.
+static void check_blocks(const Attention *attention, int features) {
+    GPT2 model;
+    Decoder decoder;
+    create_long(&model, attention, features);
+    size_t V = (size_t)model.config.V;
+    int *tokens = random_tokens(LONG_T, model.config.V);
+    real *single = unset_numbers(LONG_T * V), *blocks = unset_numbers(LONG_T * V);
+    decoder_create(&decoder, &model, WEIGHTS_FP32, 1);
+    for (int t = 0; t < LONG_T; t++) decoder_step(&decoder, tokens + t, 1, t, single + (size_t)t * V);
+    decoder_free(&decoder);
+    decoder_create(&decoder, &model, WEIGHTS_FP32, 1);
+    const real *last = decoder_step(&decoder, tokens, LONG_T, 0, blocks);
+    check_equal_within(attention->name, blocks, single, LONG_T * V, 4000 * ROUNDING);
+    check_equal_within(attention->name, last, single + (LONG_T - 1) * V, V, 4000 * ROUNDING);
+    decoder_free(&decoder);
+    free(tokens), free(single), free(blocks);
+    gpt2_free(&model);
+}
+
+static void prompts_in_several_blocks(void) {
+    for (int i = 0; attention_registry[i]; i++) check_blocks(attention_registry[i], 0);
+    check_blocks(attention_find("favor"), FEATURES_EXP);
+}
+
+// Another text after the same prompt, once its past is restored, has the bits that it has in a decoder of its own.
+static void check_restoring(const Attention *attention, int features) {
+    enum { PROMPT = 70, TEXT = 64 }; // long enough for linear attentions to take its keys into their sums
+    GPT2 model;
+    Decoder decoder, other;
+    create_long(&model, attention, features);
+    size_t V = (size_t)model.config.V;
+    int *tokens = random_tokens(PROMPT + 2 * TEXT, model.config.V), *second = tokens + PROMPT + TEXT;
+    decoder_create(&decoder, &model, WEIGHTS_FP32, 1), decoder_create(&other, &model, WEIGHTS_FP32, 1);
+    decoder_step(&decoder, tokens, PROMPT, 0, NULL);
+    decoder_keep_past(&decoder);
+    for (int t = 0; t < TEXT; t++) decoder_step(&decoder, tokens + PROMPT + t, 1, PROMPT + t, NULL);
+    decoder_restore_past(&decoder);
+    decoder_step(&other, tokens, PROMPT, 0, NULL);
+    for (int t = 0; t < TEXT; t++) {
+        const real *expected = decoder_step(&other, second + t, 1, PROMPT + t, NULL);
+        check_same_bits(attention->name, decoder_step(&decoder, second + t, 1, PROMPT + t, NULL), expected, V);
+    }
+    decoder_free(&decoder), decoder_free(&other);
+    free(tokens);
+    gpt2_free(&model);
+}
+
+static void a_past_is_restored(void) {
+    for (int i = 0; attention_registry[i]; i++) check_restoring(attention_registry[i], 0);
+    check_restoring(attention_find("favor"), FEATURES_EXP);
+}
+
 // Replaces the model's matrices by what packing makes of them.
 static void round_weights(GPT2 *model, WeightKind kind) {
     for (int i = 0; i < model->parameter_count; i++) {
@@ -980,6 +1052,8 @@ int main(void) {
     RUN(initial_weights);
     RUN(bad_gradients_are_named);
     RUN(decoding_equals_forward);
+    RUN(prompts_in_several_blocks);
+    RUN(a_past_is_restored);
     RUN(decoding_with_fewer_bits);
     RUN(sampling_follows_probabilities);
     RUN(sampling_is_cut);

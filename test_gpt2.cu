@@ -94,9 +94,12 @@ static void layernorm_sizes(int N, int C, bool with_branch, float share) {
     uint64_t key = random_key(3, "dropout", 0);
     uint64_t *device_key = device_copy(std::vector<uint64_t>{key});
     int64_t *first_token = device_copy(std::vector<int64_t>{70});
-    residual_layernorm_forward(out.device, mean.device, rstd.device, with_branch ? sum.device : NULL, inp.device,
-                               with_branch ? branch.device : NULL, dropout_of(share, device_key, first_token),
-                               weight.device, bias.device, N, C, stream);
+    if (with_branch)
+        residual_layernorm_forward(out.device, mean.device, rstd.device, sum.device, inp.device, branch.device,
+                                   dropout_of(share, device_key, first_token), weight.device, bias.device, N, C,
+                                   stream);
+    else
+        layernorm_forward(out.device, mean.device, rstd.device, inp.device, weight.device, bias.device, N, C, stream);
     Activation &normalised = with_branch ? sum : inp;
     if (with_branch) {
         std::vector<float> dropped = branch.host;
@@ -119,7 +122,7 @@ static void layernorm_sizes(int N, int C, bool with_branch, float share) {
     cuda_check(cudaFree(device_key)), cuda_check(cudaFree(first_token));
 }
 
-// By itself, as behind the embedding.
+// By itself, as after the embedding.
 static void dropout_sizes(int N, int C) {
     size_t count = (size_t)(N * C);
     Activation inp(count, 1), out(count);
@@ -165,7 +168,7 @@ static void gelu_kernels(void) {
     gelu_sizes(2600);
 }
 
-// Forward and backward, with a GELU behind or without; sizes that cuBLASLt fuses in bf16 and odd ones that it does not.
+// Forward and backward, with a GELU or without; sizes that cuBLASLt fuses in bf16 and odd ones that it does not.
 static void linear_sizes(int N, int C, int OC, bool with_gelu) {
     size_t in = (size_t)(N * C), out_count = (size_t)(N * OC), matrix = (size_t)(C * OC);
     Activation inp(in, 1), weight(matrix, 0.3), bias((size_t)OC, 1), out(out_count), before(out_count);
@@ -248,7 +251,7 @@ static void classifier(void) {
     head_sizes(45, 48, 67, 16, false);
     head_sizes(9, 20, 1501, 128, true); // more tokens than a block takes at once
     head_sizes(1, 5, 2, 128, true);
-    head_sizes(8, 20, 128, 4, true); // no padding: behind the last row of logits there is nothing
+    head_sizes(8, 20, 128, 4, true); // no padding: after the last row of logits there is nothing
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -638,7 +641,7 @@ static void a_bad_last_bias_stays_out(void) {
     check_bad_number_in(2 + 2 * LAYER_TENSORS + 1);
 }
 
-// The logits behind every prefix, from the decoder, equal those of a forward pass over the whole: prompts of several
+// The logits after every prefix, from the decoder, equal those of a forward pass over the whole: prompts of several
 // lengths, then token by token.
 static void decode_beside_forward(const AttentionGPU *attention, Settings settings) {
     settings.micro_batch = 1, settings.attention_config.B = 1;

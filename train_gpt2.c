@@ -754,7 +754,7 @@ static int all_finite(const real *x, size_t count) {
 static int gpt2_bad_place(const GPT2 *model) {
     size_t count = (size_t)(model->batch.B * model->batch.T) * (size_t)model->config.C;
     int places = model->config.L * LAYER_PLACES;
-    // what blocks that are recomputed share is not this layer's any more
+    // the layers share what they recompute: only their outputs are still their own
     int first = model->recompute == RECOMPUTE_BLOCKS ? PLACE_OUTPUT : PLACE_QKV;
     if (!all_finite(model->acts.embedded, count)) return 0;
     for (int place = 0; place < places; place++) {

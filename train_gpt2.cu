@@ -35,7 +35,6 @@ extern "C" {
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Layers
@@ -114,8 +113,8 @@ static void embedding_backward(float *dwte, float *dwpe, const floatX *dout, con
 
 // ---- LayerNorm
 
-// A warp per row. With a branch, sum (N,C) = inp + branch times the dropout mask, and the sum is what is normalised:
-// out (N,C) = weight * (sum - mean) * rstd + bias, with mean and rstd (N) of each row kept for backward.
+// A warp per row. With a branch (else NULL), sum (N,C) = inp + branch times the dropout mask, and the sum is what is
+// normalised: out (N,C) = weight * (sum - mean) * rstd + bias, with mean and rstd (N) of each row kept for backward.
 template <int WIDTH>
 __global__ void layernorm_forward_kernel(floatX *out, float *mean, float *rstd, floatX *sum, const floatX *inp,
                                          const floatX *branch, Dropout dropout, const floatX *weight,
@@ -148,8 +147,14 @@ __global__ void layernorm_forward_kernel(floatX *out, float *mean, float *rstd, 
     if (lane == 0) mean[n] = m, rstd[n] = s;
 }
 
-// The branch joins the residual stream on its way through the LayerNorm. sum and branch may be NULL: then inp is
-// normalised as it is.
+static void layernorm_forward(floatX *out, float *mean, float *rstd, const floatX *inp, const floatX *weight,
+                              const floatX *bias, int N, int C, cudaStream_t stream) {
+    NamedRange range("layernorm forward", WORK_LAYERNORM, stream);
+    LAUNCH(layernorm_forward_kernel, C, blocks_for((size_t)N, WARPS), BLOCK, stream, out, mean, rstd, NULL, inp, NULL,
+           Dropout(), weight, bias, N, C);
+}
+
+// The branch joins the residual stream on its way through the LayerNorm.
 static void residual_layernorm_forward(floatX *out, float *mean, float *rstd, floatX *sum, const floatX *inp,
                                        const floatX *branch, Dropout dropout, const floatX *weight, const floatX *bias,
                                        int N, int C, cudaStream_t stream) {
@@ -716,13 +721,16 @@ static floatX *layer_input(const GPT2 *model, int l) {
 // stands complete, and only what backward needs is computed.
 static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     const LayerWeights<floatX> *w = &model->weights.layers[l];
-    LayerActivations *a = &model->acts.layers[l], *before = l > 0 && !again ? a - 1 : NULL;
+    LayerActivations *a = &model->acts.layers[l];
     floatX *x = layer_input(model, l), *branch = model->acts.branch;
     AttentionConfig config = attention_config_now(model);
     int N = model->B * model->T, C = model->config.C;
     cudaStream_t stream = model->stream;
-    residual_layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, before ? before->residual_mid : x,
-                               before ? branch : NULL, mask_at(model, 0, 0), w->ln1_weight, w->ln1_bias, N, C, stream);
+    if (l == 0 || again)
+        layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, w->ln1_weight, w->ln1_bias, N, C, stream);
+    else
+        residual_layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, a[-1].residual_mid, branch,
+                                   mask_at(model, 0, 0), w->ln1_weight, w->ln1_bias, N, C, stream);
     linear_forward(a->qkv, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C, stream);
     {
         NamedRange range("attention forward", WORK_ATTENTION, stream);
@@ -803,20 +811,19 @@ static void recompute_layer(GPT2 *model, int l) {
     const LayerWeights<floatX> *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     int N = model->B * model->T, C = model->config.C;
-    Dropout none = mask_at(model, 0, 0);
+    cudaStream_t stream = model->stream;
     if (model->recompute == RECOMPUTE_NONE || l == model->config.L - 1) return;
     if (model->recompute == RECOMPUTE_BLOCKS) {
         layer_forward(model, l, model->dropout, 1);
         return;
     }
-    residual_layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, NULL, layer_input(model, l), NULL, none, w->ln1_weight,
-                               w->ln1_bias, N, C, model->stream);
-    residual_layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, NULL, a->residual_mid, NULL, none, w->ln2_weight,
-                               w->ln2_bias, N, C, model->stream);
-    gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, model->stream);
+    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, layer_input(model, l), w->ln1_weight, w->ln1_bias, N, C,
+                      stream);
+    layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, w->ln2_weight, w->ln2_bias, N, C, stream);
+    gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, stream);
 }
 
-// The gradients of this stretch will not change any more in this step.
+// The gradients of this stretch will not change again in this step.
 static void gradients_ready(GPT2 *model, int stretch) {
     Range range = parameters_gpu_stretch(&model->parameters, stretch);
     if (model->sends) exchange_gpu_ready(model->exchange, range.start, range.count);
@@ -994,14 +1001,6 @@ __global__ void adamw_kernel(float *master, floatX *rounded, float *m, float *v,
     }
 }
 
-static void update_part(GPT2 *model, const UpdatedPart *part, AdamW adamw, uint64_t key) {
-    const ParametersGPU *p = &model->parameters;
-    size_t at = part->range.start, count = part->range.count;
-    if (!part->decays) adamw.keep = 1;
-    LAUNCH(adamw_kernel, count, blocks_walking(count), BLOCK, model->stream, p->master + at, p->rounded + at,
-           p->m + part->moment, p->v + part->moment, p->gradients + at, model->state, adamw, key, at, count);
-}
-
 // ZeRO: every rank gets the master weights that the others have updated, and will round all of them when it needs them.
 static void gather_weights(GPT2 *model) {
     for (int s = 0; s < STRETCHES(model->config.L); s++) {
@@ -1014,14 +1013,19 @@ static void gather_weights(GPT2 *model) {
 // AdamW's step number `step` (from 0); decay on matrices only. The device decides by itself whether the step is taken
 // (see decide_step).
 static void update_weights(GPT2 *model, const Settings *settings, int64_t step, double rate) {
+    const ParametersGPU *p = &model->parameters;
     int64_t t = step + 1;
-    AdamW factors = {};
-    factors.beta1 = settings->beta1, factors.beta2 = settings->beta2, factors.eps = settings->adam_eps;
-    factors.step_size = (float)(rate / (1 - pow(settings->beta1, (double)t)));
-    factors.v_scale = (float)(1 / (1 - pow(settings->beta2, (double)t)));
-    factors.keep = (float)(1 - rate * settings->weight_decay);
-    for (int k = 0; k < model->parameters.updated_count; k++)
-        update_part(model, &model->parameters.updated[k], factors, rounding_key(model, t));
+    AdamW matrix = {settings->beta1, settings->beta2, settings->adam_eps, 0, 0, 0}, vector;
+    matrix.step_size = (float)(rate / (1 - pow(settings->beta1, (double)t)));
+    matrix.v_scale = (float)(1 / (1 - pow(settings->beta2, (double)t)));
+    matrix.keep = (float)(1 - rate * settings->weight_decay);
+    vector = matrix, vector.keep = 1;
+    for (int k = 0; k < p->updated_count; k++) {
+        size_t at = p->updated[k].range.start, count = p->updated[k].range.count, moment = p->updated[k].moment;
+        LAUNCH(adamw_kernel, count, blocks_walking(count), BLOCK, model->stream, p->master + at, p->rounded + at,
+               p->m + moment, p->v + moment, p->gradients + at, model->state, p->updated[k].decays ? matrix : vector,
+               rounding_key(model, t), at, count);
+    }
     model->rounded_for_step = t;
     if (model->trains == TRAINS_SHARING_MOMENTS) gather_weights(model);
 }
@@ -1061,7 +1065,7 @@ static const char *gpt2_bad_gradient(GPT2 *model) {
 static int gpt2_bad_place(GPT2 *model) {
     size_t count = (size_t)(model->B * model->T) * (size_t)model->config.C;
     int places = model->config.L * LAYER_PLACES;
-    // what blocks that are recomputed share is not this layer's any more
+    // the layers share what they recompute: only their outputs are still their own
     int first = model->recompute == RECOMPUTE_BLOCKS ? PLACE_OUTPUT : PLACE_QKV;
     if (!finite_on_device(model, model->acts.embedded, count)) return 0;
     for (int place = 0; place < places; place++) {
@@ -1073,23 +1077,19 @@ static int gpt2_bad_place(GPT2 *model) {
     return 1 + places;
 }
 
-// The gradients that are under way, and the loss.
-static void sum_over_ranks(GPT2 *model) {
-    NamedRange range("exchange", WORK_COMMUNICATION, model->stream);
-    exchange_gpu_finish(model->exchange);
-    exchange_gpu_sum(model->exchange, &model->state->loss, 1);
-}
-
 // Clips the gradients to the norm settings->clip (0: not at all) and updates the weights, unless loss or norm are not
 // finite or above the update's limits: then the weights stay as they are.
 static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, const Update *update) {
-    if (model->exchange) sum_over_ranks(model);
+    if (model->exchange) { // the gradients that are under way, and the loss
+        NamedRange range("exchange", WORK_COMMUNICATION, model->stream);
+        exchange_gpu_finish(model->exchange);
+        exchange_gpu_sum(model->exchange, &model->state->loss, 1);
+    }
     NamedRange range("norm and AdamW", WORK_OPTIMIZER, model->stream);
     decide_step(model, settings->clip, update->most_loss, update->most_norm); // of the same sums on every rank
     update_weights(model, settings, update->step, update->rate);
     StepState state = gpt2_state(model);
-    StepOutcome outcome = {};
-    outcome.loss = state.loss, outcome.norm = state.norm;
+    StepOutcome outcome = {state.loss, state.norm, NULL, 0};
     if (isfinite(outcome.loss) && isfinite(outcome.norm)) return outcome;
     trouble_describe(&outcome, gpt2_bad_place(model), model->config.L, gpt2_bad_gradient(model));
     return outcome;

@@ -53,11 +53,14 @@ losses_agree() { # run, run, bound: every loss of the second run is in the first
         END { exit bad }' "$work/losses1" "$work/losses2"
 }
 numbers() { tail -c +$((9 + $(od -An -tu8 -N8 "$1"))) "$1" | od -An -v -tf4 -w4; }
-weights_agree() { # checkpoint, checkpoint, bound
-    numbers "$work/$1/model.safetensors" >"$work/numbers1" && numbers "$work/$2/model.safetensors" >"$work/numbers2"
-    paste "$work/numbers1" "$work/numbers2" | awk -v bound="$3" '
+numbers_agree() { # file, file, bound, how many numbers there are at least
+    numbers "$1" >"$work/numbers1" && numbers "$2" >"$work/numbers2"
+    paste "$work/numbers1" "$work/numbers2" | awk -v bound="$3" -v least="$4" '
         { d = $1 - $2; if (!(NF == 2 && d <= bound && -d <= bound)) { if (!bad++) print NR ": " $0 } }
-        END { exit bad > 0 || NR < 5000 }'
+        END { exit bad > 0 || NR < least }'
+}
+weights_agree() { # checkpoint, checkpoint, bound
+    numbers_agree "$work/$1/model.safetensors" "$work/$2/model.safetensors" "$3" 5000
 }
 
 # ---- two files that read alike
@@ -67,6 +70,33 @@ grep -xFf "$work/functions_cu" "$work/functions_c" >"$work/common_c"
 grep -xFf "$work/functions_c" "$work/functions_cu" >"$work/common_cu"
 check "functions of the same name" test "$(wc -l <"$work/common_c")" -ge 35
 check "in the same order" cmp "$work/common_c" "$work/common_cu"
+# Arguments that only one side needs, always the last ones: streams and scratch; the GPU's rows by token; the CPU's weights
+# of fewer bits.
+only_one_side="stream work work_rows lists V kind keep_weights"
+arguments() { # of a file: every function's name and the names of its arguments, without those
+    awk -v extra="$only_one_side" 'BEGIN { count = split(extra, names, " "); for (i = 1; i <= count; i++) only[names[i]] }
+        /^[a-z].*[ *][a-z_0-9]+\(.*[,{]$/ && !/__global__/ {
+            text = $0
+            while (text !~ /\{$/ && (getline line) > 0) text = text line
+            name = text; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name)
+            sub(/^[^(]*\(/, "", text); sub(/\) \{$/, "", text)
+            count = split(text, argument, /, */)
+            for (i = 1; i <= count; i++) sub(/.*[ *&]/, "", argument[i])
+            while (count > 0 && argument[count] in only) count--
+            printf "%s:", name
+            for (i = 1; i <= count; i++) printf " %s", argument[i]
+            print ""
+        }' "$1"
+}
+for program in train_gpt2 sample_gpt2; do
+    arguments $program.c | sort >"$work/arguments_c" && arguments $program.cu | sort >"$work/arguments_cu"
+    cut -d: -f1 "$work/arguments_c" >"$work/names_c" && cut -d: -f1 "$work/arguments_cu" >"$work/names_cu"
+    for common in $(comm -12 "$work/names_c" "$work/names_cu"); do
+        check_equal "$program: arguments of the same function" \
+            "$(grep "^$common:" "$work/arguments_cu")" "$(grep "^$common:" "$work/arguments_c")"
+    done
+done
+check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | wc -l)" -ge 8
 
 # ---- beside the CPU's trainer
 # shellcheck disable=SC2086
@@ -222,6 +252,7 @@ check "the loss in bf16" within "$(loss "$sample_bf16")" "$(loss ./sample_gpt2)"
 check "text in bf16" test "$("$sample_bf16" "$work/teller" --prompt "The old" --tokens 12 2>"$work/err" | head -c 7)" = "The old"
 sample_cpu --prompt "The old keeper" --logits "$work/logits_cpu" && sample_gpu --prompt "The old keeper" --logits "$work/logits_gpu"
 check "logits" test "$(./inspect "$work/logits_gpu" | grep -c "^ *logits ")$(wc -c <"$work/logits_gpu")" = "1$(wc -c <"$work/logits_cpu")"
+check "logits by value" numbers_agree "$work/logits_gpu" "$work/logits_cpu" 0.0001 900
 refused() { # what the one line has to say, then the arguments
     part=$1
     shift

@@ -81,7 +81,7 @@ static const char *read_edited_line(LineEditor *editor, size_t *length) {
     int count = 0;
     const char *line = el_gets(editor->terminal, &count);
     if (!line || count <= 0) {
-        fputc('\n', stderr); // the cursor is still behind the prompt
+        fputc('\n', stderr); // the cursor is still on the prompt's line
         return NULL;
     }
     if (editor->history && count > 1) history(editor->history, &event, H_ENTER, line);

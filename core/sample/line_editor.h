@@ -8,7 +8,7 @@
 typedef struct LineEditor LineEditor;
 
 LineEditor *line_editor_open(const char *prompt);
-// The next line of standard input without its end; valid until the next call. NULL when there is none, and behind
+// The next line of standard input without its end; valid until the next call. NULL when there is none, and after
 // Ctrl-C, which raises SIGINT as ever.
 const char *line_editor_read(LineEditor *editor, size_t *length);
 void line_editor_close(LineEditor *editor);

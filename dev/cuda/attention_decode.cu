@@ -39,7 +39,7 @@ template <class Score> __global__ void decode_by_threads(Attend a) {
 
 // ---- version 2
 
-// A lane's share of a row: channels lane, lane + 32, ...; zeros behind the end of the head.
+// A lane's share of a row: channels lane, lane + 32, ...; zeros past the end of the head.
 __device__ static inline void load_share(float share[PER_LANE], const floatX *row, float factor, int HS) {
     for (int i = 0; i < PER_LANE; i++) {
         int d = (int)threadIdx.x + 32 * i;

@@ -50,8 +50,8 @@ int main(int argc, char **argv) {
                 out.device, mean.device, rstd.device, NULL, sum.device, NULL, dropout_of(0, NULL, NULL), weight.device,
                 bias.device, N, C);
         if (number == 3)
-            residual_layernorm_forward(out.device, mean.device, rstd.device, NULL, sum.device, NULL,
-                                       dropout_of(0, NULL, NULL), weight.device, bias.device, N, C, stream);
+            layernorm_forward(out.device, mean.device, rstd.device, sum.device, weight.device, bias.device, N, C,
+                              stream);
         if (number == 4)
             residual_layernorm_forward(out.device, mean.device, rstd.device, sum.device, inp.device, branch.device,
                                        dropout_of(0, NULL, NULL), weight.device, bias.device, N, C, stream);

@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
     const std::vector<float> before = dinp.host;
     twin_layernorm_backward(dinp.data(), dweight.data(), dbias.data(), dout.data(), inp.data(), mean.data(),
                             rstd.data(), weight.data(), N, C, 0);
-    const std::vector<float> behind = dinp.host;
+    const std::vector<float> after = dinp.host;
     Gradient gradient = {dinp.device,   dweight.device, dbias.device, dout.device, inp.device,
                          weight.device, mean.device,    rstd.device,  N,           C};
     static const char *const names[] = {"a thread per row, a thread per column", "a warp per row, a thread per column",
@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
     for (int number = 1; number <= 4; number++) {
         dinp.host = before, dinp.send();
         run_version(number, gradient, work.device);
-        dinp.host = behind;
+        dinp.host = after;
         double worst = fmax(worst_of(dinp), fmax(worst_of(dweight), worst_of(dbias)));
         report(number, names[number - 1], worst, BOUND, 4.0 * count * sizeof(floatX),
                [&] { run_version(number, gradient, work.device); });
