@@ -864,8 +864,8 @@ static void create_long(GPT2 *model, const Attention *attention, int features) {
     widen(model);
 }
 
-// A prompt in several blocks, the last one short, gives the logits that its tokens give one by one; the blocks' ends are
-// not those of the tiles in which linear attentions take up their keys.
+// A prompt in several blocks, the last one short, gives the logits that its tokens give one by one; the blocks' ends
+// are not those of the tiles in which linear attentions take up their keys.
 static void check_blocks(const Attention *attention, int features) {
     GPT2 model;
     Decoder decoder;

@@ -1,6 +1,6 @@
-// exp(x) for x <= 0, as attention weights need it: a plain function of a dozen operations that the compiler vectorises in
-// the loop around it, with no call and no special cases. About one unit in the last place off; exp(0) is 1. Below -87 it
-// stays at exp(-87), 1.6e-38. NaN stays NaN.
+// exp(x) for x <= 0, as attention weights need it: a plain function of a dozen operations that the compiler vectorises
+// in the loop around it, with no call and no special cases. About one unit in the last place off; exp(0) is 1. Below
+// -87 it stays at exp(-87), 1.6e-38. NaN stays NaN.
 #ifndef ATTENTION_EXPONENTIAL_H
 #define ATTENTION_EXPONENTIAL_H
 
@@ -14,9 +14,9 @@ static inline real exponential(real x) {
     return exp(x);
 }
 #else
-// exp(x) = 2^n exp(r) with n = round(x / ln 2), |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to a whole number and leaves it
-// in the lowest bits, from where it is shifted to the exponent. ln 2 is subtracted in two parts, for n ln 2 to be exact. The
-// polynomial is the best of degree 6 with 1 + r at its start (3e-9 off).
+// exp(x) = 2^n exp(r) with n = round(x / ln 2), |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to a whole number and leaves
+// it in the lowest bits, from where it is shifted to the exponent. ln 2 is subtracted in two parts, for n ln 2 to be
+// exact. The polynomial is the best of degree 6 with 1 + r at its start (3e-9 off).
 static inline real exponential(real x) {
     const float to_whole = 12582912.0f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
     x = x < -87.0f ? -87.0f : x;

@@ -145,8 +145,8 @@ static void write_outputs(Worker *worker, HeadOutput output, int row, int rows) 
     if (doubtful && worker->map->is_signed) linear_count_floored_rows((uint64_t)doubtful);
 }
 
-// log_scaled maps: the largest log scale among the keys up to each query of a tile, from the scales of their own keys and
-// the largest of all before; and the factors from there to the state.
+// log_scaled maps: the largest log scale among the keys up to each query of a tile, from the scales of their own keys
+// and the largest of all before; and the factors from there to the state.
 static void relate_scales(Worker *worker, const real *key_scale, int rows, real before) {
     int lanes = tile_lanes(rows);
     for (int i = 0; i < lanes; i++) {
@@ -228,9 +228,10 @@ void linear_attention_forward(const LinearMap *map, real *out, real *saved, cons
 
 // ---- decoding
 //
-// Keys wait in the cache until they fill a tile, which then enters the state as a whole. So the state is written once in
-// TILE positions, and its sums are those of the forward pass, which a sum of single keys would not keep up with in long
-// sequences. Tiles begin at multiples of TILE, however the positions are given. Squared maps have no state: their tiles stay.
+// Keys wait in the cache until they fill a tile, which then enters the state as a whole. So the state is written once
+// in TILE positions, and its sums are those of the forward pass, which a sum of single keys would not keep up with in
+// long sequences. Tiles begin at multiples of TILE, however the positions are given. Squared maps have no state: their
+// tiles stay.
 
 static void copy_columns(real *to, const real *from, int width, int count) {
     for (int f = 0; f < width; f++)
@@ -256,7 +257,8 @@ static real largest_scale_before(const Worker *worker, const KeyTile *tile, int 
     return largest;
 }
 
-// Rows that fall into one tile: their keys are put into the cache, then their queries see the state and the tiles there.
+// Rows that fall into one tile: their keys are put into the cache, then their queries see the state and the tiles
+// there.
 static void step_tile(Worker *worker, HeadInput input, HeadOutput output, int row, LinearRows rows) {
     const LinearMap *map = worker->map;
     int column = rows.position % TILE, before = map->squared_inner ? rows.position / TILE : 0, count = rows.count;

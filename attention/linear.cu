@@ -573,8 +573,8 @@ static DecodeCache decode_cache(const Pass *pass, float *cache, int pos) {
     return found;
 }
 
-// Whole tiles of positions of every head, by the way of the forward pass: the states in the cache are what is carried in
-// and out.
+// Whole tiles of positions of every head, by the way of the forward pass: the states in the cache are what is carried
+// in and out.
 static void step_tiles(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
     Segment largest = pass->segment;
     size_t size = state_size(pass->map, largest.HS);

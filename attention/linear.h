@@ -40,8 +40,8 @@ struct LinearMap {
     // x (HS, TILE) -> features and tape
     void (*features)(LinearFeatures *features, const real *x, LinearRows rows, const real *packed,
                      const AttentionConfig *config);
-    // Gradients of features -> dx (HS, TILE), overwritten. `d` may be used as scratch. d->log_scale is the gradient that
-    // reaches a log_scaled map through its scale (only delta sees the scale).
+    // Gradients of features -> dx (HS, TILE), overwritten. `d` may be used as scratch. d->log_scale is the gradient
+    // that reaches a log_scaled map through its scale (only delta sees the scale).
     void (*gradient)(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows, const real *packed,
                      const AttentionConfig *config);
 };

@@ -121,8 +121,8 @@ __device__ static inline int is_floored(float g, DenominatorRule rule) {
     return rule.clamp ? g <= rule.delta : rule.is_signed && g == -rule.delta;
 }
 
-// Rows of signed maps whose sum was negative or floored, since the program started; a whole number: the order in which threads
-// add to it does not matter.
+// Rows of signed maps whose sum was negative or floored, since the program started; a whole number: the order in which
+// threads add to it does not matter.
 __device__ static unsigned long long floored_rows;
 
 // numerator (rows, columns), with the sum in column HS -> out; `denominators` (B * NH, T) may be NULL.
@@ -394,7 +394,8 @@ __global__ static void cache_keys_kernel(FeatureCache cache, LinearFeaturesGPU k
     if (cache.log_scale && threadIdx.x == 0) cache.log_scale[to] = k.log_scale[row];
 }
 
-// ---- decoding with states: keys wait in a cache of PENDING_KEYS rows until they fill it, then enter the state together
+// ---- decoding with states: keys wait in a cache of PENDING_KEYS rows until they fill it, then enter the state
+// together
 
 enum { PENDING_KEYS = TILE };
 
@@ -439,9 +440,9 @@ __device__ static inline float pending_score(LinearFeaturesGPU q, size_t row, Fe
     return pending.inners ? outer * linear_warp_sum(inner) : outer;
 }
 
-// numerator (rows, columns) of queries whose keys are in the cache already, the first of them in its row `first`: what they
-// find in the state and in the pending keys up to their own. A block has 32 columns of one row; its warps share out the
-// features, and the keys.
+// numerator (rows, columns) of queries whose keys are in the cache already, the first of them in its row `first`: what
+// they find in the state and in the pending keys up to their own. A block has 32 columns of one row; its warps share
+// out the features, and the keys.
 __global__ static void decode_kernel(float *numerator, DecodeCache cache, LinearFeaturesGPU q, int first,
                                      Segment segment) {
     __shared__ float scores[PENDING_KEYS], sums[LINEAR_WARPS][LINEAR_LANES];
@@ -473,8 +474,8 @@ __global__ static void decode_kernel(float *numerator, DecodeCache cache, Linear
     }
 }
 
-// The pending keys, PENDING_KEYS of them, enter `states`, the cache's own; they may hold anything where the cache has none. A
-// block has 32 columns of one head; its warps share out the features.
+// The pending keys, PENDING_KEYS of them, enter `states`, the cache's own; they may hold anything where the cache has
+// none. A block has 32 columns of one head; its warps share out the features.
 __global__ static void fold_kernel(float *states, DecodeCache cache, int columns) {
     __shared__ float values[PENDING_KEYS][LINEAR_LANES];
     FeatureCache pending = cache.pending;

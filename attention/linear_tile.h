@@ -27,8 +27,8 @@ typedef struct { // the left factor: element (i,k) is at[i * row + k * column], 
     int row, column;
 } TileLeft;
 
-// c (rows, columns, which are whole vectors; leading dimension c_row) = a (rows, depth) * b (depth, columns; leading dimension b_row),
-// added to what is in c when `accumulate`.
+// c (rows, columns, which are whole vectors; leading dimension c_row) = a (rows, depth) * b (depth, columns; leading
+// dimension b_row), added to what is in c when `accumulate`.
 void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int rows, int columns, int depth,
                    int accumulate, TileShape shape);
 

@@ -125,8 +125,8 @@ static real dot(const real *a, const real *b, size_t n) {
     return sum;
 }
 
-// The rows of one head lie so far apart that the hardware does not look ahead: asks for the row FETCH_AHEAD rows on, even
-// after the last one, where asking does no harm.
+// The rows of one head lie so far apart that the hardware does not look ahead: asks for the row FETCH_AHEAD rows on,
+// even after the last one, where asking does no harm.
 static void fetch_ahead(const real *row, size_t stride, size_t HS) {
     uintptr_t start = (uintptr_t)row + FETCH_AHEAD * stride * sizeof *row;
     for (size_t bytes = 0; bytes < HS * sizeof *row; bytes += 64) __builtin_prefetch((const void *)(start + bytes));
@@ -140,8 +140,8 @@ static void pack_row(const Core *core, real *to, const real *from, size_t stride
     for (size_t d = HS; d < core->width; d++) to[d] = 0;
 }
 
-// Packs a row of q (is_query) or k and brings it to the length that the kernel wants. Returns what it was multiplied by;
-// the squared norm that distances are formed with goes to *norm.
+// Packs a row of q (is_query) or k and brings it to the length that the kernel wants. Returns what it was multiplied
+// by; the squared norm that distances are formed with goes to *norm.
 static real pack_scaled(const Core *core, real *to, real *norm, const real *from, int is_query) {
     pack_row(core, to, from, 3 * (size_t)core->config->C);
     real factor = 1, square = core->kernel->scores ? dot(to, to, core->width) : 0;
@@ -281,8 +281,8 @@ static void weigh_tile(const Core *core, Scratch *s, const Tile *tile) {
     }
 }
 
-// Divides a finished row and writes it out. Returns what backward multiplies the row's weights by; a kernel's weights are
-// relative to its level here and absolute there.
+// Divides a finished row and writes it out. Returns what backward multiplies the row's weights by; a kernel's weights
+// are relative to its level here and absolute there.
 static real finish_row(const Core *core, real *out, const real *sums, real level, real total) {
     int is_softmax = core->kernel->normalizer == NORMALIZER_SOFTMAX;
     real inverse = 1 / (is_softmax ? total : total + core->config->delta / level);
@@ -360,8 +360,8 @@ static void attend_tile(const Core *core, const HeadRows *rows, size_t t, Scratc
 }
 
 // `owner` is the thread that has the head, if they do not work together. A loop of one thread is written as such: a
-// parallel region of one thread inside another allocates memory and calls the system, which takes longer than a head when
-// a single row is decoded.
+// parallel region of one thread inside another allocates memory and calls the system, which takes longer than a head
+// when a single row is decoded.
 static void attend_head(const Core *core, const HeadRows *rows, const Work *work, int owner) {
     size_t tiles = (rows->n + core->query_tile - 1) / core->query_tile;
     if (!work->together) {
@@ -412,9 +412,9 @@ void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int p
 
 // ---- backward
 
-// <dout,out> of up to PANEL rows, as the diagonal of a tile of scores. The sums run as those of <dout,v> do, so that where
-// a query sees one key only, and out = v, the gradient of its score is their difference 0, and not a rounding error for a
-// steep kernel to magnify.
+// <dout,out> of up to PANEL rows, as the diagonal of a tile of scores. The sums run as those of <dout,v> do, so that
+// where a query sees one key only, and out = v, the gradient of its score is their difference 0, and not a rounding
+// error for a steep kernel to magnify.
 static void dot_outputs(const Core *core, Head *head, size_t first, size_t n, const real *out, Scratch *s) {
     size_t C = core->config->C;
     for (size_t i = 0; i < n; i++) {
@@ -575,9 +575,9 @@ static void unpack_queries(const Core *core, Head *head, size_t first, size_t la
     }
 }
 
-// One head; q and dq are at its first row in qkv and dqkv, out and dout at its first row in those. `owner` is the thread
-// that has the head: number 0 when all work on it together, and otherwise the loops here run on one thread, which OpenMP
-// numbers 0.
+// One head; q and dq are at its first row in qkv and dqkv, out and dout at its first row in those. `owner` is the
+// thread that has the head: number 0 when all work on it together, and otherwise the loops here run on one thread,
+// which OpenMP numbers 0.
 static void backward_head(const Core *core, real *dq, const real *dout, const real *q, const real *out, Head *head,
                           const Work *work, int owner) {
     size_t T = core->config->T, tile = core->query_tile;

@@ -128,8 +128,8 @@ template <int WIDTH> struct OutputTiles { // shared memory
     ScoreTile<ROWS, WARP_ROWS> products;
 };
 
-// As the diagonal of a product, whose sums run as those of <dout, v> do: where a query sees one key only, and out = v, the
-// gradient of its score is their difference 0, and not a rounding error for a steep kernel to magnify.
+// As the diagonal of a product, whose sums run as those of <dout, v> do: where a query sees one key only, and out = v,
+// the gradient of its score is their difference 0, and not a rounding error for a steep kernel to magnify.
 template <int WIDTH>
 __global__ void __launch_bounds__(OutputTiles<WIDTH>::THREADS)
     dot_outputs(float *output_dots, const floatX *dout, const floatX *out, int T, int C, int NH, int HS) {

@@ -28,7 +28,8 @@ struct SoftmaxScore {
     static constexpr bool uses_distance = false;          // the score is more than the dot product
     // The score of a pair from dot = <q,k>, distance = |q-k|^2 and eps.
     static __device__ float score(float dot, float, float) { return dot; }
-    // Turns dL/dscore into dL/ddot and returns -2 dL/ddistance, as QuadraticKernel's `slopes` does; from the same three.
+    // Turns dL/dscore into dL/ddot and returns -2 dL/ddistance, as QuadraticKernel's `slopes` does; from the same
+    // three.
     static __device__ float slopes(float &, float, float, float) { return 0; }
 };
 
@@ -242,8 +243,8 @@ __device__ float fold_row(Tiles &s, int row, int odd, int visible, float &level,
     return factor;
 }
 
-// One tile of queries of one head against all the keys that they see. (The 1 of the launch bounds: shared memory limits the
-// blocks of a multiprocessor anyway; without it the compiler would rather spill registers than have few blocks.)
+// One tile of queries of one head against all the keys that they see. (The 1 of the launch bounds: shared memory limits
+// the blocks of a multiprocessor anyway; without it the compiler would rather spill registers than have few blocks.)
 template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<WIDTH>::THREADS, 1) attend(Attend a) {
     typedef AttendTiles<WIDTH> Tiles;
     extern __shared__ SharedBytes shared[];
@@ -376,9 +377,9 @@ __device__ void pull_near_pairs(Sums &gradient, const Tiles &s, unsigned near, f
     }
 }
 
-// The weights of a warp's rows to s.scores, the gradients of their dot products to s.slopes, both ready to be multiplied
-// with the columns as they are in memory. `offset`: position of the first row minus that of the first column. Returns the
-// sum of the row's pulls.
+// The weights of a warp's rows to s.scores, the gradients of their dot products to s.slopes, both ready to be
+// multiplied with the columns as they are in memory. `offset`: position of the first row minus that of the first
+// column. Returns the sum of the row's pulls.
 template <class Score, bool OWNS_KEYS, class Tiles, class Sums>
 __device__ float differentiate_rows(Sums &gradient, Tiles &s, int warp_row, int offset, int columns_left,
                                     const Differentiate &a) {
@@ -513,8 +514,8 @@ template <int WIDTH> __device__ float dot_with_query(const floatX *query, const 
     return sum;
 }
 
-// A head's keys from split * keys_per_split on; each warp takes every fourth group of 32, a lane a key. Leaves the level,
-// the total and the weighted sums of the values in `partials`. (The 1 of the launch bounds: as with `attend`.)
+// A head's keys from split * keys_per_split on; each warp takes every fourth group of 32, a lane a key. Leaves the
+// level, the total and the weighted sums of the values in `partials`. (The 1 of the launch bounds: as with `attend`.)
 template <class Score, int WIDTH>
 __global__ void __launch_bounds__(DECODE_THREADS, 1) decode(float *partials, Attend a, int keys_per_split) {
     constexpr int WARPS = DECODE_THREADS / 32;

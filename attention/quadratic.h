@@ -8,8 +8,8 @@
 // Two numbers per row are kept for backward: the maximum and what to divide by. The log-sum-exp, their one-number form,
 // would not do: of scores in the hundreds, which kernels have, it keeps the weights to five digits only.
 //
-// The range of what comes in, q, k, v and dout, is limited (range.h); scores and their derivatives stop at limits of their
-// own.
+// The range of what comes in, q, k, v and dout, is limited (range.h); scores and their derivatives stop at limits of
+// their own.
 //
 // The same bits come out for any number of threads: each row's sums run over the tiles in one order, by one thread.
 #ifndef ATTENTION_QUADRATIC_H
@@ -23,7 +23,8 @@
 #define LEAST_NORM ((real)1e-12)
 // Weights that are divided only at the end of a row are rescaled when one of them passes this.
 #define LARGEST_WEIGHT ((real)1e10)
-// |q|^2 + |k|^2 - 2<q,k> loses digits when q is near k: below this part of |q|^2 + |k|^2 the distance is summed directly.
+// |q|^2 + |k|^2 - 2<q,k> loses digits when q is near k: below this part of |q|^2 + |k|^2 the distance is summed
+// directly.
 #define NEAR ((real)0.25)
 
 typedef struct {

@@ -19,8 +19,8 @@ void tile_scores(real *scores, const real *rows, const real *panels, const Tile 
     }
 }
 
-// c += a b for n rows and `width` columns. A single row, as in decoding, takes a good part of each row of b at a time, so
-// that a head's values are read in one stream.
+// c += a b for n rows and `width` columns. A single row, as in decoding, takes a good part of each row of b at a time,
+// so that a head's values are read in one stream.
 static void add_product(Block block, int n, size_t width) {
     enum { LONG = 8 }; // vectors
     size_t d = 0;

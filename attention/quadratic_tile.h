@@ -1,8 +1,8 @@
 // The three small matrix products that a tiled quadratic attention is made of, for one tile: some queries against some
 // keys. On tiles of this size they outrun a BLAS call, whose packing costs as much as it saves.
 //
-// Causality cuts a tile along the diagonal; the products skip the blocks that no query of theirs sees. What a query gets
-// never depends on the keys after it, not even in rounding.
+// Causality cuts a tile along the diagonal; the products skip the blocks that no query of theirs sees. What a query
+// gets never depends on the keys after it, not even in rounding.
 #ifndef ATTENTION_QUADRATIC_TILE_H
 #define ATTENTION_QUADRATIC_TILE_H
 

@@ -1,5 +1,5 @@
-// The range of what comes in, the same for every attention on both devices: no finite input, however huge, gives anything
-// that is not finite, and what went wrong before attention is seen after it.
+// The range of what comes in, the same for every attention on both devices: no finite input, however huge, gives
+// anything that is not finite, and what went wrong before attention is seen after it.
 #ifndef ATTENTION_RANGE_H
 #define ATTENTION_RANGE_H
 

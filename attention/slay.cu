@@ -1,5 +1,5 @@
-// slay on the GPU: the features of slay_features.c. Vectors are brought to unit length, projected once by everything the
-// map needs, and what follows is pointwise in the projections.
+// slay on the GPU: the features of slay_features.c. Vectors are brought to unit length, projected once by everything
+// the map needs, and what follows is pointwise in the projections.
 #include "linear_gpu.h"
 
 #include <math.h>

@@ -209,8 +209,8 @@ static void test_nan_in_the_input_is_not_hidden(void) {
     }
 }
 
-// One bad number is seen in every row that sees it (and may be in a few before, since 0 times NaN is NaN): by chunks, pair
-// by pair, when decoding, and in the gradients of its own row.
+// One bad number is seen in every row that sees it (and may be in a few before, since 0 times NaN is NaN): by chunks,
+// pair by pair, when decoding, and in the gradients of its own row.
 static void check_bad_number(Case *c, size_t row, size_t part, real bad) {
     size_t C = (size_t)c->config.C, T = (size_t)c->config.T,
            last = part ? T : row + 1; // a query is its own row's alone

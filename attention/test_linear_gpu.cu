@@ -1,5 +1,5 @@
-// The linear attentions on the GPU against their C twins: every mechanism and variant, forward, backward and decoding, at
-// sizes that fill no tile, with many chunks and many segments; causality, repeatability, extremes and memory.
+// The linear attentions on the GPU against their C twins: every mechanism and variant, forward, backward and decoding,
+// at sizes that fill no tile, with many chunks and many segments; causality, repeatability, extremes and memory.
 #include "linear_gpu.h"
 
 extern "C" {
@@ -18,8 +18,9 @@ typedef struct {
 } Bounds;
 
 #ifdef PRECISION_BF16
-// Inputs are rounded before either side sees them. Outputs and gradients are rounded once at the end, to 8 bits, and the
-// backward pass starts from rounded outputs; products round their factors to 10 bits. Found: 3.5e-3, 2.7e-2, 3.6e-3.
+// Inputs are rounded before either side sees them. Outputs and gradients are rounded once at the end, to 8 bits, and
+// the backward pass starts from rounded outputs; products round their factors to 10 bits. Found: 3.5e-3, 2.7e-2,
+// 3.6e-3.
 static const Bounds twin_bounds = {5e-3, 4e-2, 8e-3};
 // One side alone has the inputs rounded, which moves sums of signed scores most. Found: 6.3e-3, 9.4e-3, 6e-3; of signed
 // scores 2.5e-2, 4.5e-2, 1.8e-2.
@@ -101,8 +102,8 @@ static float rounded(double x) {
 }
 
 // Every fourth key lies near its own query, as pairs do that a kernel has learnt to match. Rows for rff are of length 2
-// whatever the head size, so that its kernel exp(-|q - k|^2 / 2) is no zero: what is left of it for long ones are cosines
-// of large angles that cancel, to rounding errors.
+// whatever the head size, so that its kernel exp(-|q - k|^2 / 2) is no zero: what is left of it for long ones are
+// cosines of large angles that cancel, to rounding errors.
 static void fill_inputs(Case *c) {
     size_t C = (size_t)c->config.C;
     double length = strcmp(c->variant->name, "rff") ? 1 : 2 / sqrt(c->config.HS);
@@ -203,9 +204,10 @@ static double largest(const float *numbers, size_t rows, size_t width, size_t fr
     return found;
 }
 
-// Rows whose sum of scores is small beside the largest of their head are noise where digits cancel in it: a sum of signed
-// scores can be anything, and the exact square of <u, w> has lost what cancelled there, which is all of it for a query
-// that is orthogonal to its only key. They are left out, by a gradient of 0 and, in `out`, by the expected number.
+// Rows whose sum of scores is small beside the largest of their head are noise where digits cancel in it: a sum of
+// signed scores can be anything, and the exact square of <u, w> has lost what cancelled there, which is all of it for a
+// query that is orthogonal to its only key. They are left out, by a gradient of 0 and, in `out`, by the expected
+// number.
 static double least_share_of_sum(const Case *c) {
     return c->variant->is_signed ? 0.2 : c->config.poly == POLY_EXACT ? 1e-4 : 0;
 }
@@ -280,8 +282,8 @@ static void compare_all(Shape shape) {
     for (int v = 0; v < VARIANTS; v++) compare_with_twin(&variants[v], shape);
 }
 
-// The fixture comes from float64, and what bf16 makes of its inputs moves the results. Its dout is 0 in rows whose signed
-// sums are too small to compare; so is its out there.
+// The fixture comes from float64, and what bf16 makes of its inputs moves the results. Its dout is 0 in rows whose
+// signed sums are too small to compare; so is its out there.
 static void check_fixture(const Safetensors *file, const char *group) {
     Variant variant = {group, fixture_attention(file, group), metadata_number(file, group, "signed"), "", 0, 0};
     AttentionConfig config = fixture_config(file, group);
@@ -369,8 +371,8 @@ static void test_one_sequence_of_odd_chunks_of_slay(void) {
     compare_one_sequence_of_odd_chunks(1);
 }
 
-// More rows than running_max_kernel has threads, of which each has several rows then; and many segments, over whose keys
-// the backward pass goes twice.
+// More rows than running_max_kernel has threads, of which each has several rows then; and many segments, over whose
+// keys the backward pass goes twice.
 static void test_long_running_maximum(void) {
     static const Shape shapes[] = {{1, 300, 1, 8, 32, 0}, {1, 45, 1, 8, 8, 4000}};
     for (Shape shape : shapes)
@@ -707,8 +709,8 @@ static uint64_t floored_on_gpu(const Case *c) {
     return c->cpu->floored_rows();
 }
 
-// As many as the C twin counts, in whole passes and when decoding; of unsigned maps none. Every negative sum is floored in
-// the variant with signed scores.
+// As many as the C twin counts, in whole passes and when decoding; of unsigned maps none. Every negative sum is floored
+// in the variant with signed scores.
 static void test_floored_rows_are_counted(void) {
     Shape shape = {2, 65, 3, 12, 8, 40000};
     for (int v = 0; v < VARIANTS; v++) {
@@ -742,8 +744,8 @@ static void test_negative_sums_are_counted(void) {
 
 // ---- memory
 
-// 131072 tokens at batch 1, embedding 256, 8 heads: under 1 GB with the tensors themselves, forward in both precisions and
-// backward in bf16. In fp32 the eight tensors of backward alone have 1.07 GB; there its own numbers stay below.
+// 131072 tokens at batch 1, embedding 256, 8 heads: under 1 GB with the tensors themselves, forward in both precisions
+// and backward in bf16. In fp32 the eight tensors of backward alone have 1.07 GB; there its own numbers stay below.
 static void test_long_sequences_need_little_memory(void) {
     Variant slay = {"slay", "slay", 0, "", 0, 0};
     const AttentionGPU *gpu = attention_gpu_find(slay.name);

@@ -138,8 +138,8 @@ static void test_decoding_equals_forward(void) {
         }
 }
 
-// Positions given in pieces of any length, which begin and end anywhere in the tiles of the cache; on the way the cache is
-// copied away and put back, as a sampler does for several texts of one prompt.
+// Positions given in pieces of any length, which begin and end anywhere in the tiles of the cache; on the way the cache
+// is copied away and put back, as a sampler does for several texts of one prompt.
 static void test_decoding_in_pieces(void) {
     static const int pieces[][6] = {{1, 63, 64, 65, 7, 0}, {63, 2, 64, 1, 70, 0}, {20, 33, 30, 60, 57, 0},
                                     {64, 128, 8, 0, 0, 0}, {130, 1, 1, 60, 8, 0}, {3, 190, 7, 0, 0, 0}};

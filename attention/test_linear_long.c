@@ -1,5 +1,5 @@
-// slay over 131072 positions in single precision: forward, backward and decoding keep the digits of a recurrence in double
-// precision, which sums up features one position after the other.
+// slay over 131072 positions in single precision: forward, backward and decoding keep the digits of a recurrence in
+// double precision, which sums up features one position after the other.
 #include "test_linear_cases.h"
 
 enum { T = 131072, HS = 16, COLUMNS = HS + 1, R = 2, M = 3, P = 4, F = R * M * P };
@@ -155,8 +155,8 @@ static double largest_of(const double *numbers, int n) {
     return largest;
 }
 
-// dk and dv against the largest number of their place: those of far places differ in size by orders of magnitude. dq against
-// the largest of all: it is a difference of sums, and small where much has been summed up.
+// dk and dv against the largest number of their place: those of far places differ in size by orders of magnitude. dq
+// against the largest of all: it is a difference of sums, and small where much has been summed up.
 static void check_gradient(int part, double expected[PLACES][HS], const char *what) {
     double worst = 0, largest = largest_of(expected[0], PLACES * HS);
     for (int p = 0; p < PLACES; p++) {

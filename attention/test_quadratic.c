@@ -366,8 +366,8 @@ static void no_nan_from_finite_input(void) {
     }
 }
 
-// NaN and infinity are not papered over: they reach the rows that see them (and may reach a few before, since 0 times NaN
-// is NaN).
+// NaN and infinity are not papered over: they reach the rows that see them (and may reach a few before, since 0 times
+// NaN is NaN).
 static void bad_input_is_seen(void) {
     const real bad[] = {NAN, INFINITY, -INFINITY, nanf("1")}; // the last one has other bits than the first
     for (int v = 0; v < VARIANTS; v++) {

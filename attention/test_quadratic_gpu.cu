@@ -17,9 +17,9 @@ extern "C" {
 
 extern const AttentionGPU attention_gpu_softmax_tiled;
 
-// In bf16 the results are rounded (2^-9 of each number), and so are the weights and slopes inside. Steep kernels magnify
-// what the rounding of `out` does to <dout, v> - <dout, out>. Rows decoded at odd lengths were found to differ from the C
-// twin's by 1e-6, in bf16 by 0.0035.
+// In bf16 the results are rounded (2^-9 of each number), and so are the weights and slopes inside. Steep kernels
+// magnify what the rounding of `out` does to <dout, v> - <dout, out>. Rows decoded at odd lengths were found to differ
+// from the C twin's by 1e-6, in bf16 by 0.0035.
 #ifdef PRECISION_BF16
 static const double FORWARD_BOUND = 6e-3, BACKWARD_BOUND = 2e-2, STEP_BOUND = 6e-3, SAVED_BOUND = 1e-5,
                     STEEP_BOUND = 6e-2, DECODE_BOUND = 8e-3;
@@ -144,7 +144,8 @@ static bool all_finite(const Numbers &x) {
     return true;
 }
 
-// The gradients of q, k and v, each by itself; where all but rounding errors cancel (T = 1), by the largest of the three.
+// The gradients of q, k and v, each by itself; where all but rounding errors cancel (T = 1), by the largest of the
+// three.
 static void check_gradients(const Case &found, const Case &expected, double bound) {
     if (expected.config.T > 1) {
         for (int i = 0; i < 3; i++) CHECK_CLOSE(difference(found.gradient(i), expected.gradient(i)), 0, bound);
@@ -286,8 +287,8 @@ static void steps_equal_forward(void) {
     }
 }
 
-// Every length with every head size beside the C twin: all but the last two rows at once, then these, which are compared by
-// themselves: the more keys they see, the smaller their averages.
+// Every length with every head size beside the C twin: all but the last two rows at once, then these, which are
+// compared by themselves: the more keys they see, the smaller their averages.
 static void decode_odd_lengths(int HS) {
     for (const Variant &variant : variants) {
         for (int T : {1, 63, 65, 200}) {
@@ -354,8 +355,8 @@ static std::vector<Numbers> decode_rows(const Case &c, int unit_length, const st
 }
 
 // So many keys that each warp of each split has two rounds: levels rise from one to the next; or the first round has a
-// score so high that exp overflows if the second lowers the level. Rows where all splits are full, and where the last has
-// a single key.
+// score so high that exp overflows if the second lowers the level. Rows where all splits are full, and where the last
+// has a single key.
 static void decoding_far_into_a_sequence(void) {
     enum { T = 4200, HS = 40, FULL = DECODE_SPLITS * DECODE_KEYS };
     static const std::vector<int> rows = {1000, FULL - 1, FULL, T - 1};
@@ -395,8 +396,8 @@ static void levels_rise_with_weights_behind_them(void) {
     CHECK_CLOSE(difference(run_steps(found, {90}, T), expected.out), 0, FORWARD_BOUND);
 }
 
-// Scores so far apart that exp overflows unless every level is the largest score of all splits of the keys, wherever that
-// is: in the first split, in one between, in the last.
+// Scores so far apart that exp overflows unless every level is the largest score of all splits of the keys, wherever
+// that is: in the first split, in one between, in the last.
 static void decoding_with_scores_far_apart(void) {
     enum { T = 300, HS = 20 };
     static const int places[] = {5, 150, T - 3};
@@ -551,8 +552,8 @@ static void no_nan_from_finite_input(void) {
     }
 }
 
-// NaN and infinity are not papered over: they reach the rows that see them (and may reach a few before, since 0 times NaN
-// is NaN).
+// NaN and infinity are not papered over: they reach the rows that see them (and may reach a few before, since 0 times
+// NaN is NaN).
 static void bad_input_is_seen(void) {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (const Variant &variant : variants) {

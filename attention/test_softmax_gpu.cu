@@ -1,5 +1,5 @@
-// Softmax attention as it ships, against the C twin: built for bf16 with cuDNN, through that; else through the tiled kernel.
-// Bounds are shares of the largest number; in bf16 weights and results are rounded, 2^-9 of each.
+// Softmax attention as it ships, against the C twin: built for bf16 with cuDNN, through that; else through the tiled
+// kernel. Bounds are shares of the largest number; in bf16 weights and results are rounded, 2^-9 of each.
 #include "attention_gpu.h"
 #include "core/gpu/test_gpu.h"
 
@@ -100,8 +100,8 @@ static void decoding(void) {
     CHECK_CLOSE(worst(layer.out.fetch(), layer.out.host), 0, FORWARD_BOUND);
 }
 
-// The harness's cuDNN can be an old one, which lacks what we ask for: then the tiled kernel does everything, to the bit.
-// Shapes of their own, because choices are kept.
+// The harness's cuDNN can be an old one, which lacks what we ask for: then the tiled kernel does everything, to the
+// bit. Shapes of their own, because choices are kept.
 #if defined(USE_CUDNN) && defined(PRECISION_BF16) && defined(CUDA_ON_CPU_H)
 static void with_version(const char *version, int T, const char *why) {
     setenv("CUDA_ON_CPU_CUDNN", version, 1);

@@ -1,6 +1,6 @@
 // The two matrix products of a tiled quadratic attention, each done by one warp for its 16 rows of a tile in shared
-// memory: dot products of rows with rows, and sums of rows by weights. Two builds of the same interface: register-blocked
-// multiply-adds for float, tensor cores (nvcuda::wmma, 16x16x16, sums in float) for bf16.
+// memory: dot products of rows with rows, and sums of rows by weights. Two builds of the same interface:
+// register-blocked multiply-adds for float, tensor cores (nvcuda::wmma, 16x16x16, sums in float) for bf16.
 //
 // In the float build every sum runs over its terms in ascending order, one fused multiply-add each, so that the same
 // numbers give the same bits wherever in a tile they stand.

@@ -1,5 +1,5 @@
-// Exact yat: the kernel K = <q,k>^2 / (|q-k|^2 + eps), normalised by its row's sum, o = sum K v / (sum K + delta), or by a
-// softmax over its values.
+// Exact yat: the kernel K = <q,k>^2 / (|q-k|^2 + eps), normalised by its row's sum, o = sum K v / (sum K + delta), or
+// by a softmax over its values.
 #include "yat.h"
 
 #include <stdio.h>

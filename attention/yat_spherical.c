@@ -1,5 +1,5 @@
-// Spherical yat: the kernel of unit vectors, K = x^2 / (2 + eps - 2x) with x the cosine of q and k, normalised by its row's
-// sum, o = sum K v / (sum K + delta).
+// Spherical yat: the kernel of unit vectors, K = x^2 / (2 + eps - 2x) with x the cosine of q and k, normalised by its
+// row's sum, o = sum K v / (sum K + delta).
 #include "yat.h"
 
 #include <stdio.h>

@@ -117,8 +117,8 @@ static inline size_t piece_end(const unsigned char *text, size_t start, size_t b
 
 // Whether the pieces of a text are the pieces of its first `at` bytes followed by those of the rest (0 < at < bytes).
 // True where an ASCII space follows a character that is no space:
-// - No alternative of the rule matches a space after anything else, so every piece that begins before `at` ends there or
-//   earlier.
+// - No alternative of the rule matches a space after anything else, so every piece that begins before `at` ends there
+//   or earlier.
 // - The character before `at` ends a run either way, whether a space or the end of the text comes next; and pieces that
 //   end earlier look at most one character ahead, which is still in the first part.
 // - The rule never looks back, so the rest is split as if it were alone.

@@ -2,8 +2,8 @@
 //
 //   build/dev/attention_eval --in IN.safetensors --out OUT.safetensors --attention slay [options]
 //
-// IN holds q, k, v (B,H,T,d), for --mode backward also dout, and any of the mechanism's constants under their names; those
-// that are absent are drawn from --seed. OUT holds o and, after backward, dq, dk, dv: float32, (B,H,T,d).
+// IN holds q, k, v (B,H,T,d), for --mode backward also dout, and any of the mechanism's constants under their names;
+// those that are absent are drawn from --seed. OUT holds o and, after backward, dq, dk, dv: float32, (B,H,T,d).
 #include "attention/attention.h"
 #include "core/base/memory.h"
 #include "core/base/progress.h"

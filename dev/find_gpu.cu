@@ -1,5 +1,5 @@
-// find_gpu: the GPUs that a CUDA program sees here, a line for each; where there is none, one line that says so and exit
-// code 1. `make test-gpu` asks it before it builds for minutes what could not run.
+// find_gpu: the GPUs that a CUDA program sees here, a line for each; where there is none, one line that says so and
+// exit code 1. `make test-gpu` asks it before it builds for minutes what could not run.
 #include "core/gpu/cuda_common.h"
 
 int main(void) {

@@ -23,7 +23,7 @@ static const char *test_names[200]; // all of the program's, whether they run or
         double found_ = (found), expected_ = (expected), tolerance_ = (tolerance);                                    \
         if (!(fabs(found_ - expected_) <= tolerance_)) {                                                              \
             if (test_complain(__FILE__, __LINE__, #found " == " #expected))                                           \
-                printf("    found %.9g, expected %.9g within %.2g\n", found_, expected_, tolerance_);                     \
+                printf("    found %.9g, expected %.9g within %.2g\n", found_, expected_, tolerance_);                  \
         }                                                                                                             \
     } while (0)
 #define CHECK_CONTAINS(text, part)                                                                                    \
@@ -31,7 +31,7 @@ static const char *test_names[200]; // all of the program's, whether they run or
         const char *text_ = (text), *part_ = (part);                                                                  \
         if (!strstr(text_, part_)) {                                                                                  \
             if (test_complain(__FILE__, __LINE__, #text " contains " #part))                                          \
-                printf("    \"%s\" in \"%s\"\n", part_, text_);                                                            \
+                printf("    \"%s\" in \"%s\"\n", part_, text_);                                                        \
         }                                                                                                             \
     } while (0)
 #define RUN(test) test_run(#test, test)

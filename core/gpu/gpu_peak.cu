@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-// Dense rates in TFLOP/s with fp32 sums, without sparsity, at the boost clock. The first name that stands in the device's
-// name as whole words counts, so longer names come before shorter ones.
+// Dense rates in TFLOP/s with fp32 sums, without sparsity, at the boost clock. The first name that stands in the
+// device's name as whole words counts, so longer names come before shorter ones.
 static const struct {
     const char *name;
     float bf16, tf32, fp32;
@@ -83,7 +83,8 @@ static double measure_gflops(void) {
     return 2.0 * size * size * size / milliseconds / 1e6;
 }
 
-// Whether `words` stand in the text with no letter or digit on either side: the A10 is no A100, and neither is an RTX A1000.
+// Whether `words` stand in the text with no letter or digit on either side: the A10 is no A100, and neither is an RTX
+// A1000.
 static bool has_words(const char *text, const char *words) {
     size_t length = strlen(words);
     for (const char *at = strstr(text, words); at; at = strstr(at + 1, words))

@@ -96,8 +96,8 @@ static cublasLtMatrixLayout_t describe_matrix(cudaDataType_t type, int rows, int
     return layout;
 }
 
-// Without being told, cuBLASLt may choose a kernel for pointers that are multiples of 256 bytes; blocks of the head's rows
-// begin where they may.
+// Without being told, cuBLASLt may choose a kernel for pointers that are multiples of 256 bytes; blocks of the head's
+// rows begin where they may.
 static cublasLtMatmulPreference_t describe_memory(void) {
     const uint32_t alignment = 16;
     cublasLtMatmulPreference_t preference;

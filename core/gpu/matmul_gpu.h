@@ -1,5 +1,5 @@
-// Matrix products on the device by cuBLASLt, with bias and GELU fused where the library can. All matrices are row-major,
-// as in core/math/matmul.h. The choice of a kernel is asked for once per shape and kept.
+// Matrix products on the device by cuBLASLt, with bias and GELU fused where the library can. All matrices are
+// row-major, as in core/math/matmul.h. The choice of a kernel is asked for once per shape and kept.
 //
 // Products of floatX are summed in fp32. The fp32 build computes them in full fp32, or in TF32 when built with
 // -DALLOW_TF32.

@@ -71,8 +71,8 @@ static std::vector<int> random_tokens(size_t count, int V) {
     return tokens;
 }
 
-// The largest difference as a share of the expected tensor's largest number, or of least_scale if that is larger; infinite
-// when anything is not finite.
+// The largest difference as a share of the expected tensor's largest number, or of least_scale if that is larger;
+// infinite when anything is not finite.
 static double worst_difference(const float *found, const float *expected, size_t count, double least_scale = 0) {
     double worst = 0, largest = fmax(least_scale, 1e-30);
     for (size_t i = 0; i < count; i++) largest = fmax(largest, fabs((double)expected[i]));

@@ -1,8 +1,8 @@
 /*
-A matrix product as most libraries do it. The micro-kernel multiplies a column of a and a row of b at a time, so both are
-copied ("packed") into panels in which the numbers lie in just that order: panels of b are DEPTH rows of PANEL_COLUMNS
-numbers, and one at a time stays in the first cache; panels of a are DEPTH columns of PANEL_ROWS numbers, and STRIP_ROWS of
-them stay in the second.
+A matrix product as most libraries do it. The micro-kernel multiplies a column of a and a row of b at a time, so both
+are copied ("packed") into panels in which the numbers lie in just that order: panels of b are DEPTH rows of
+PANEL_COLUMNS numbers, and one at a time stays in the first cache; panels of a are DEPTH columns of PANEL_ROWS numbers,
+and STRIP_ROWS of them stay in the second.
 */
 #include "gemm.h"
 #include "core/base/memory.h"

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// op(a) (m,k) times op(b) (k,n), where `op` transposes what is stored the other way round; `lda` and `ldb` are the lengths
-// of rows as they are stored.
+// op(a) (m,k) times op(b) (k,n), where `op` transposes what is stored the other way round; `lda` and `ldb` are the
+// lengths of rows as they are stored.
 static void multiply(real *out, int ldo, const real *a, int lda, int a_transposed, const real *b, int ldb,
                      int b_transposed, int m, int n, int k, real beta) {
 #if HAVE_OWN_GEMM

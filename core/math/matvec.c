@@ -166,9 +166,9 @@ static void add_rests(real *out, const PackedMatrix *matrix, const MatvecInput *
     }
 }
 
-// A thread's rows are cut into STREAMS parts, of which one row each is multiplied at a time. Every part is then read from
-// end to end while the others are: streams that go on for long and lie far apart get half as much again out of the memory
-// as rows side by side, which end every few kilobytes.
+// A thread's rows are cut into STREAMS parts, of which one row each is multiplied at a time. Every part is then read
+// from end to end while the others are: streams that go on for long and lie far apart get half as much again out of the
+// memory as rows side by side, which end every few kilobytes.
 void matvec(real *out, const PackedMatrix *matrix, const MatvecInput *input, const real *bias, const real *residual,
             RowRange range) {
     int part = (range.last - range.first + STREAMS - 1) / STREAMS;

@@ -1,5 +1,5 @@
-// Weight matrices for decoding. A token is a single row there, every weight is used once, and the time is that of reading
-// the weights from memory; so they lie in the order in which they are read, in as few bits as their kind allows
+// Weight matrices for decoding. A token is a single row there, every weight is used once, and the time is that of
+// reading the weights from memory; so they lie in the order in which they are read, in as few bits as their kind allows
 // (packed_rows.h).
 //
 // Every output is made by one thread in one order: the same bits come out for any number of threads.
@@ -32,7 +32,8 @@ PackedMatrix packed_create(WeightKind kind, int rows, int columns, void *memory,
 // Frees the rests; `memory` is the caller's.
 void packed_free(PackedMatrix *matrix);
 
-// The numbers of rows first .. first + count - 1 as the product takes them, out (count, columns). fp32: the source's bits.
+// The numbers of rows first .. first + count - 1 as the product takes them, out (count, columns). fp32: the source's
+// bits.
 void packed_expand(real *out, const PackedMatrix *matrix, int first, int count);
 
 // ---- matrix times vector, by the threads of a parallel region together
@@ -44,9 +45,9 @@ typedef struct {
 // The rows that one of so many threads has packed.
 RowRange packed_share(const PackedMatrix *matrix, int thread, int threads);
 
-// How the threads share a product: each takes the greater part of its own share, in long streams, and what is left of all
-// shares lies in pieces for whoever is ready first. The cores of a shared machine are not always equally fast, and in a
-// decoder the threads wait for each other five times a layer.
+// How the threads share a product: each takes the greater part of its own share, in long streams, and what is left of
+// all shares lies in pieces for whoever is ready first. The cores of a shared machine are not always equally fast, and
+// in a decoder the threads wait for each other five times a layer.
 typedef struct {
     const PackedMatrix *matrix;
     int thread, threads;
@@ -57,9 +58,8 @@ typedef struct {
 // The thread's next rows; 0 when there are no more. They begin at a multiple of 16 and end at one or at the last row.
 int shared_rows_next(SharedRows *rows, RowRange *range);
 
-// `input` has been set by the matrix's format.
-// out[r] = sum over c of matrix[r][c] x[c] + bias[r] + residual[r] for the rows of `range`; bias and residual may be NULL,
-// residual may be out.
+// `input` has been set by the matrix's format. out[r] = sum over c of matrix[r][c] x[c] + bias[r] + residual[r] for the
+// rows of `range`; bias and residual may be NULL, residual may be out.
 void matvec(real *out, const PackedMatrix *matrix, const MatvecInput *input, const real *bias, const real *residual,
             RowRange range);
 

@@ -1,6 +1,6 @@
 // The inner loop of every matrix product here: a block of c stays in registers while a column of a and a row of b are
-// multiplied at a time. BLOCK_ROWS rows of BLOCK_VECTORS vectors are 12 sums, which with 2 vectors of b and 1 number of a
-// fill the 16 registers of AVX2; AVX-512 has 32.
+// multiplied at a time. BLOCK_ROWS rows of BLOCK_VECTORS vectors are 12 sums, which with 2 vectors of b and 1 number of
+// a fill the 16 registers of AVX2; AVX-512 has 32.
 //
 // Whatever the shape of its block, a number of c is summed in one order, that of the depth.
 #ifndef CORE_MICROKERNEL_H

@@ -56,7 +56,8 @@ static uint32_t round_to_upper_half(uint32_t bits) {
     return (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000;
 }
 
-// Whether weights fit a float and how they are scaled: 2^e of the largest. With `halves` it is the largest after rounding.
+// Whether weights fit a float and how they are scaled: 2^e of the largest. With `halves` it is the largest after
+// rounding.
 static float scale_of_row(const real *weights, int columns, int halves) {
     uint32_t bits = bits_of((float)largest_magnitude(weights, columns));
     float largest;

@@ -1,14 +1,14 @@
 // One row of weights as decoding keeps it in memory, in each of the kinds there are:
 //
 //   fp32   28 bits: sign, all 23 digits, and how far the exponent lies below that of the row's largest weight, 0 to 14.
-//          What such a small number cannot hold, a weight of less than 2^-14 of the largest, leaves a rest (PackedRest),
-//          which is added to the product apart: no weight loses a digit
+//          What such a small number cannot hold, a weight of less than 2^-14 of the largest, leaves a rest
+//          (PackedRest), which is added to the product apart: no weight loses a digit
 //   bf16   12 bits: the same with 7 digits, rounded to nearest even, without rests
 //   int8   whole numbers from -127 to 127 times the row's scale, its largest magnitude / 127
 //
-// Rows of fp32 and bf16 lie in groups of 64 numbers, eight vectors of eight. Shifted down to exponents from 0 to 15 (so that
-// the smallest become subnormal, as floats do), a number has four bits that are always zero; those of seven vectors hold the
-// eighth, those of six halves the two others. Taking a vector out is one `and`.
+// Rows of fp32 and bf16 lie in groups of 64 numbers, eight vectors of eight. Shifted down to exponents from 0 to 15 (so
+// that the smallest become subnormal, as floats do), a number has four bits that are always zero; those of seven
+// vectors hold the eighth, those of six halves the two others. Taking a vector out is one `and`.
 #ifndef CORE_PACKED_ROWS_H
 #define CORE_PACKED_ROWS_H
 

@@ -61,7 +61,8 @@ static void multiply(real *out, const Problem *p, const real *bias, const real *
     }
 }
 
-// How far a weight may be from what it was: half a step of the kind. bf16's steps get no finer below 2^-14 of the largest.
+// How far a weight may be from what it was: half a step of the kind. bf16's steps get no finer below 2^-14 of the
+// largest.
 static double weight_error(WeightKind kind, double weight, double largest) {
     double bf16 = fmax(fabs(weight) / 256, ldexp(largest, -22));
     return kind == WEIGHTS_FP32 ? 0 : kind == WEIGHTS_BF16 ? bf16 : largest / 254;
@@ -131,8 +132,8 @@ static void int8_products(void) {
     products_of(WEIGHTS_INT8);
 }
 
-// Weights from the largest to below the smallest normal float, side by side in a row: fp32 gives every bit back, and the
-// product is the plain one's.
+// Weights from the largest to below the smallest normal float, side by side in a row: fp32 gives every bit back, and
+// the product is the plain one's.
 static void fp32_keeps_every_bit(void) {
     enum { ROWS = 40, COLUMNS = 150 };
     Problem p = problem_of(WEIGHTS_FP32, ROWS, COLUMNS, SOURCE_ROWS);

@@ -1,5 +1,5 @@
-// Vectors of the compiler's own, as wide as the machine's registers: one source serves AVX-512, AVX2, SSE and NEON, float
-// and double.
+// Vectors of the compiler's own, as wide as the machine's registers: one source serves AVX-512, AVX2, SSE and NEON,
+// float and double.
 #ifndef CORE_VECTORS_H
 #define CORE_VECTORS_H
 

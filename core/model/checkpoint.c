@@ -14,11 +14,11 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
-#define CONFIG_FILE    "config.json"
-#define MODEL_FILE     "model.safetensors"
-#define OPTIMIZER_FILE "optimizer.safetensors"
-#define STATE_FILE     "state.json"
-#define TOKENIZER_FILE "tokenizer.tiktoken"
+#define CONFIG_FILE           "config.json"
+#define MODEL_FILE            "model.safetensors"
+#define OPTIMIZER_FILE        "optimizer.safetensors"
+#define STATE_FILE            "state.json"
+#define TOKENIZER_FILE        "tokenizer.tiktoken"
 #define TOKENIZER_CONFIG_FILE "tokenizer_config.json"
 
 enum { TEMPORARY_PLACES = 9 };
@@ -274,7 +274,8 @@ static int is_leftover(const char *run, const char *name) {
     if (!suffix || (size_t)(suffix - name) >= sizeof step) return 0;
     snprintf(step, sizeof step, "%.*s", (int)(suffix - name), name);
     if (step_of_name(step) < 0) return 0;
-    int is_temporary = strncmp(suffix, ".tmp", 4) == 0 && (!suffix[4] || (isdigit((unsigned char)suffix[4]) && !suffix[5]));
+    int is_temporary =
+        strncmp(suffix, ".tmp", 4) == 0 && (!suffix[4] || (isdigit((unsigned char)suffix[4]) && !suffix[5]));
     return is_temporary || (strcmp(suffix, ".old") == 0 && has_file(run, step));
 }
 

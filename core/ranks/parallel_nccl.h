@@ -6,7 +6,8 @@
 //   exchange_gpu_create()                    with its flat arrays
 //   exchange_gpu_ready(start, count)         in backward, whenever a stretch of the gradients is the step's final one
 //   exchange_gpu_finish()                    before the norm
-//   exchange_gpu_sum()                       the loss, with ZeRO also the squares in the middle of the norm: on the device
+//   exchange_gpu_sum()                       the loss, with ZeRO also the squares in the middle of the norm: on the
+//                                            device
 //   exchange_gpu_values()                    after AdamW, with ZeRO
 #ifndef CORE_PARALLEL_NCCL_H
 #define CORE_PARALLEL_NCCL_H

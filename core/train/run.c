@@ -104,8 +104,8 @@ char *run_free_name(const char *path) {
 static int copy_metrics(const char *directory, const char *aside, Error *error) {
     char *from = path_join(directory, "metrics.jsonl"), *to = path_join(aside, "metrics.jsonl"), *text = NULL;
     size_t size = 0;
-    int failed = file_exists(from) && (file_read(&text, &size, from, METRICS_BYTES_MAX, error) ||
-                                       file_replace(to, text, size, error));
+    int failed = file_exists(from) &&
+                 (file_read(&text, &size, from, METRICS_BYTES_MAX, error) || file_replace(to, text, size, error));
     free(from), free(to), free(text);
     return failed ? -1 : 0;
 }
@@ -148,13 +148,14 @@ int run_state_from_json(RunState *state, const json_t *json, const char *path, E
     char *file = path_join(path, "state.json");
     int64_t ranks = 1, rollbacks = 0;
     *state = (RunState){.rate_factor = 1};
-    int failed = json_read_whole(&state->step, json, "step", 0, STEPS_MAX, file, error) ||
-                 json_read_whole(&state->tokens, json, "tokens", 0, TOKENS_MAX, file, error) ||
-                 (json_object_get(json, "ranks") && json_read_whole(&ranks, json, "ranks", 1, RANKS_MAX, file, error)) ||
-                 (json_object_get(json, "rollbacks") &&
-                  json_read_whole(&rollbacks, json, "rollbacks", 0, ROLLBACKS_MAX, file, error)) ||
-                 read_number(&state->rate_factor, json, "rate_factor", 0, 1, file, error) ||
-                 read_number(&state->seconds, json, "seconds", 0, SECONDS_MAX, file, error);
+    int failed =
+        json_read_whole(&state->step, json, "step", 0, STEPS_MAX, file, error) ||
+        json_read_whole(&state->tokens, json, "tokens", 0, TOKENS_MAX, file, error) ||
+        (json_object_get(json, "ranks") && json_read_whole(&ranks, json, "ranks", 1, RANKS_MAX, file, error)) ||
+        (json_object_get(json, "rollbacks") &&
+         json_read_whole(&rollbacks, json, "rollbacks", 0, ROLLBACKS_MAX, file, error)) ||
+        read_number(&state->rate_factor, json, "rate_factor", 0, 1, file, error) ||
+        read_number(&state->seconds, json, "seconds", 0, SECONDS_MAX, file, error);
     state->ranks = (int)ranks, state->rollbacks = (int)rollbacks;
     free(file);
     return failed ? -1 : 0;

@@ -28,7 +28,7 @@ typedef struct {         // one step, for the console and the metrics
     double seconds; // this step
     double elapsed, remaining;
     double gflops, machine_gflops;
-    int64_t floored_rows; // attentions with signed scores: rows of this step whose sum was negative or replaced by its floor
+    int64_t floored_rows; // signed scores: rows of this step whose sum was negative or replaced by its floor
 } StepReport;
 
 typedef struct {

@@ -29,10 +29,10 @@ int training_saves(const Training *training) {
 // ---- one save
 
 static json_t *state_of(const Training *training) {
-    json_t *state = json_pack("{s:I, s:I, s:f, s:i, s:o, s:o}", "step", (json_int_t)training->step, "tokens",
-                              (json_int_t)training->tokens, "seconds", training_elapsed(training), "ranks",
-                              parallel_ranks(), "loader", dataloader_to_json(training->train), "options",
-                              settings_to_json(&training->options));
+    json_t *state =
+        json_pack("{s:I, s:I, s:f, s:i, s:o, s:o}", "step", (json_int_t)training->step, "tokens",
+                  (json_int_t)training->tokens, "seconds", training_elapsed(training), "ranks", parallel_ranks(),
+                  "loader", dataloader_to_json(training->train), "options", settings_to_json(&training->options));
     json_made(state, "the state");
     if (training->val_loss > 0) json_put(state, "validation_loss", json_number(training->val_loss));
     if (training->rollbacks > 0) json_put(state, "rate_factor", json_number(training->rate_factor));
@@ -77,13 +77,15 @@ static void move_to_rescue(Training *training) {
     char *wanted = memory_resize(NULL, size, 1, "a path");
     snprintf(wanted, size, "%s.rescued", training->run.directory);
     char *place = run_free_name(wanted);
-    error_set(&error, "%.400s was removed or replaced while the run was writing to it; the run ends, its weights are in "
-                      "%.400s",
+    error_set(&error,
+              "%.400s was removed or replaced while the run was writing to it; the run ends, its weights are in "
+              "%.400s",
               training->run.directory, place);
     training_fail(training, &error);
     Run gone = training->run;
     gone.metrics = -1; // its file has no name any more
-    training->run = (Run){.directory = place, .lock = -1, .metrics = -1, .quiet = gone.quiet, .terminal = gone.terminal};
+    training->run =
+        (Run){.directory = place, .lock = -1, .metrics = -1, .quiet = gone.quiet, .terminal = gone.terminal};
     if (run_create(&training->run, &why)) error_prefix(&training->error, why.text);
     run_close(&gone);
     free(wanted);

@@ -173,17 +173,18 @@ static int open_run(Training *training, Error *error) {
     training->start = START_RUN;
     if (checkpoint_open_newest(checkpoint, settings->resume, CHECKPOINT_RUN, error)) return -1;
     if (!checkpoint->state || !checkpoint->has_optimizer)
-        return error_set(error, "%.700s: expected a checkpoint with optimizer and state, found weights alone; use --init",
+        return error_set(error,
+                         "%.700s: expected a checkpoint with optimizer and state, found weights alone; use --init",
                          checkpoint->path);
     const json_t *attention = gpt2_config_attention(checkpoint->config);
     json_t *softmax = json_made(json_pack("{s:s}", "name", "softmax"), "an attention");
     int is_timed = options_find(&training->options, "seconds")->given;
-    int failed = settings_resume(&training->options, json_object_get(checkpoint->state, "options"),
-                                 attention ? attention : softmax, settings->force, error) ||
-                 load_vocabulary(training, checkpoint, error) ||
-                 settings_finish(settings, &training->options, &training->attention, attention ? attention : softmax,
-                                 error) ||
-                 check_checkpoint(training, MODEL_WEIGHTS | MODEL_CONSTANTS | MODEL_MOMENTS, error);
+    int failed =
+        settings_resume(&training->options, json_object_get(checkpoint->state, "options"),
+                        attention ? attention : softmax, settings->force, error) ||
+        load_vocabulary(training, checkpoint, error) ||
+        settings_finish(settings, &training->options, &training->attention, attention ? attention : softmax, error) ||
+        check_checkpoint(training, MODEL_WEIGHTS | MODEL_CONSTANTS | MODEL_MOMENTS, error);
     if (!is_timed) settings->seconds = 0; // the number of steps was settled when the run began
     use_threads(training, checkpoint->state);
     json_decref(softmax);
@@ -235,10 +236,10 @@ static int open_start(Training *training, Error *error) {
     if (settings->resume && choose_resumed_directory(training, error)) return -1;
     if (!settings->resume && check_data_options(settings, error)) return -1;
     if (open_directory(training, error)) return -1;
-    int failed = settings->resume                 ? open_run(training, error)
-                 : !settings->init                ? open_fresh(training, error)
+    int failed = settings->resume                ? open_run(training, error)
+                 : !settings->init               ? open_fresh(training, error)
                  : llmc_model_is(settings->init) ? open_llmc(training, error)
-                                                  : open_checkpoint(training, error);
+                                                 : open_checkpoint(training, error);
     return failed || open_data(training, error) ? -1 : 0;
 }
 
@@ -271,11 +272,11 @@ static json_int_t fingerprint(const DataLoader *loader) {
 // All ranks must begin with the same weights and constants, at the same place in the same data.
 static int compare_starts(const Training *training, const ModelTensors *model, Error *error) {
     if (parallel_ranks() == 1) return 0;
-    json_t *start = json_pack("{s:I, s:I, s:I, s:I, s:I}", "step", (json_int_t)training->step, "position in the data",
-                              (json_int_t)(training->train ? dataloader_position(training->train) : 0),
-                              "training data's fingerprint", fingerprint(training->train),
-                              "validation data's fingerprint", fingerprint(training->val), "weights' hash",
-                              (json_int_t)hash_tensors(model));
+    json_t *start =
+        json_pack("{s:I, s:I, s:I, s:I, s:I}", "step", (json_int_t)training->step, "position in the data",
+                  (json_int_t)(training->train ? dataloader_position(training->train) : 0),
+                  "training data's fingerprint", fingerprint(training->train), "validation data's fingerprint",
+                  fingerprint(training->val), "weights' hash", (json_int_t)hash_tensors(model));
     int status = parallel_compare(json_made(start, "the start"), "the ", error);
     json_decref(start);
     return status;
@@ -323,11 +324,8 @@ static void warn_of_warmup(const Settings *settings) {
 
 void training_open(Training *training, int argc, char **argv) {
     Error error;
-    *training = (Training){.begun = clock_seconds(),
-                           .settings = settings_default(),
-                           .rate_factor = 1,
-                           .saved = -1,
-                           .validated = -1};
+    *training = (Training){
+        .begun = clock_seconds(), .settings = settings_default(), .rate_factor = 1, .saved = -1, .validated = -1};
     error_set_program(argv[0]);
     parallel_start();
     Settings *settings = &training->settings;

@@ -27,8 +27,8 @@ static void limits_are_mean_and_deviation(void) {
     for (int i = 0; i < 100; i++) spikes_add(&detector, 50, 50); // forgotten by the window
     for (int i = 0; i < 16; i++) spikes_add(&detector, i % 2 ? 3 : 1, 7);
     spikes_limits(&detector, &loss, &norm);
-    CHECK_CLOSE(loss, 2 + 4 * 1, 1e-12);         // mean 2, deviation 1
-    CHECK_CLOSE(norm, 7 + 4 * 0.007, 1e-12);     // no deviation: a thousandth of the mean
+    CHECK_CLOSE(loss, 2 + 4 * 1, 1e-12);     // mean 2, deviation 1
+    CHECK_CLOSE(norm, 7 + 4 * 0.007, 1e-12); // no deviation: a thousandth of the mean
     spikes_free(&detector);
 }
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CALIBRATION_STEPS = 6 }; // --seconds: steps that are timed before their number is first estimated
+enum { CALIBRATION_STEPS = 6 };      // --seconds: steps that are timed before their number is first estimated
 static const double LONG_RUN = 3600; // seconds that are worth a warning
 
 double training_elapsed(const Training *training) {
@@ -275,9 +275,11 @@ static int is_due(int64_t step, int64_t every, int64_t last) {
 
 int training_validates(Training *training) {
     const Settings *settings = &training->settings;
-    int begins = training->step == training->first_step && settings->steps > 0; // nothing has been learned since the last
+    int begins =
+        training->step == training->first_step && settings->steps > 0; // nothing has been learned since the last
     if (!training->val || begins || training->failed || training->must_roll_back) return 0;
-    if (training->validated == training->step || !is_due(training->step, settings->val_every, settings->steps)) return 0;
+    if (training->validated == training->step || !is_due(training->step, settings->val_every, settings->steps))
+        return 0;
     training->validated = training->step;
     training->share = partition_rows(dataloader_rows(training->val), parallel_rank(), parallel_ranks());
     training->next_row = training->share.first;
@@ -335,8 +337,9 @@ static void print_end(Training *training) {
     const Settings *settings = &training->settings;
     char duration[32], what[1100];
     if (training->saved == training->step && training->step > training->first_step)
-        snprintf(what, sizeof what, "%s %s/step_%08lld", training->signal ? "interrupted, saved:" : "done:",
-                 training->run.directory, (long long)training->step);
+        snprintf(what, sizeof what, "%s %s/step_%08lld",
+                 training->signal ? "interrupted, saved:" : "done:", training->run.directory,
+                 (long long)training->step);
     else if (training->signal)
         snprintf(what, sizeof what, "interrupted at step %lld, nothing new to save", (long long)training->step);
     else if (settings->steps > 0)

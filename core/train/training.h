@@ -13,11 +13,11 @@
 #include "dataloader/dataloader.h"
 #include "dataloader/tokenizer.h"
 
-typedef struct {        // how the weights are to be updated
-    int64_t step;       // of the optimiser, from 0
-    double rate;        // learning rate
-    double most_loss;   // the step is not taken when the sum of its losses is larger, or not finite
-    double most_norm;   // likewise its gradient norm
+typedef struct {      // how the weights are to be updated
+    int64_t step;     // of the optimiser, from 0
+    double rate;      // learning rate
+    double most_loss; // the step is not taken when the sum of its losses is larger, or not finite
+    double most_norm; // likewise its gradient norm
 } Update;
 
 typedef struct {         // what a step came to, on all ranks together
@@ -50,11 +50,11 @@ typedef struct {
     int parts;             // of it that --init takes: MODEL_WEIGHTS, and MODEL_CONSTANTS where the attention is its own
 
     DataLoader *train, *val;
-    int *token_bytes;      // (V) bytes of each token's text; NULL without a vocabulary
+    int *token_bytes;                       // (V) bytes of each token's text; NULL without a vocabulary
     MemoryFile vocabulary[TOKENIZER_FILES]; // its files, for every checkpoint
     int vocabulary_files;                   // 0 without one, and on ranks that save nothing
-    int rows_at_once;      // of a rank: micro_batch, or less when its share of the batch is
-    int *inputs, *targets; // (rows_at_once,T)
+    int rows_at_once;                       // of a rank: micro_batch, or less when its share of the batch is
+    int *inputs, *targets;                  // (rows_at_once,T)
 
     // the step at hand
     int64_t step;       // of the optimiser, from 0; the steps done so far
@@ -76,31 +76,31 @@ typedef struct {
     double val_loss, val_seconds; // of the last validation
     double val_bytes;             // of text in it
     int64_t val_targets;
-    double save_seconds;          // of the last save
-    int64_t validated;            // the step of the last validation; -1: none yet
-    uint64_t floored_before;      // rows with a floored denominator, up to the last step
+    double save_seconds;     // of the last save
+    int64_t validated;       // the step of the last validation; -1: none yet
+    uint64_t floored_before; // rows with a floored denominator, up to the last step
     double flops_per_token;
     double machine_gflops;
     int steps_are_settled; // --seconds: their number is final
 
     // trouble
     SpikeDetector spikes;
-    double rate_factor;    // of the learning rate, lower after each rollback
-    int rollbacks;         // so far
+    double rate_factor; // of the learning rate, lower after each rollback
+    int rollbacks;      // so far
     int skipped_in_a_row;
     int must_roll_back;
 
     // saving
-    int64_t saved;          // the step of the last save; -1: none
-    int saves_failed;       // since the last one that went well
-    double next_try;        // clock when a failed save is tried again
-    int retries_save;       // all ranks: now
-    double last_look;       // clock when the run directory was last looked for
-    Error prune_warning;    // the last one, which is not repeated
+    int64_t saved;       // the step of the last save; -1: none
+    int saves_failed;    // since the last one that went well
+    double next_try;     // clock when a failed save is tried again
+    int retries_save;    // all ranks: now
+    double last_look;    // clock when the run directory was last looked for
+    Error prune_warning; // the last one, which is not repeated
 
-    int signal;  // all ranks: the one that ends the run, or 0
-    int stops;   // all ranks: no further step
-    int failed;  // with an error, which is reported at the end
+    int signal; // all ranks: the one that ends the run, or 0
+    int stops;  // all ranks: no further step
+    int failed; // with an error, which is reported at the end
     Error error;
     int failed_together; // all ranks have the same error: one of them says it
     double begun;        // clock when the program started
@@ -113,7 +113,8 @@ void training_open(Training *training, int argc, char **argv);
 // Refuses a run whose memory plan exceeds what the machine has, and names options that would fit. `plan` computes the
 // bytes of a model and, with `text`, what they are for.
 void training_check_memory(const Training *training, uint64_t available,
-                           uint64_t (*plan)(const Settings *settings, const Attention *attention, char *text, size_t size));
+                           uint64_t (*plan)(const Settings *settings, const Attention *attention, char *text,
+                                            size_t size));
 // Draws or reads the weights; when a run continues, also AdamW's moments and the place in the data.
 void training_load(Training *training, const ModelTensors *model);
 // Makes the run directory, prints what is to happen and opens the metrics.

@@ -3,8 +3,8 @@
 //   build/dev/bench/bench_attention_linear [speed] [growth] [memory] [step]     (all of them when none is named)
 //
 //   speed    forward + backward at 12 heads of 64: softmax and slay, interleaved, by length
-//   growth   forward with its projections, embed 256 in 8 heads, from T = 16384 to 131072: eight times the length should
-//            take eight times the time
+//   growth   forward with its projections, embed 256 in 8 heads, from T = 16384 to 131072: eight times the length
+//            should take eight times the time
 //   memory   peak resident set of slay at T = 131072, forward and with backward, inputs and outputs included
 //   step     one decoded position at 1000 and at 100000
 //

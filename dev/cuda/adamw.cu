@@ -3,7 +3,8 @@ AdamW's step over all parameters. build/.../adamw [COUNT]
 
   1  a thread per number; norm and clip factor were fetched to the host before
   2  the same with packs of four numbers
-  3  shipped: clip factor and the word whether to step at all from the device; in bf16 the rounded weights in the same pass
+  3  shipped: clip factor and the word whether to step at all from the device; in bf16 the rounded weights in the same
+     pass
 */
 #include "layer_case.h"
 

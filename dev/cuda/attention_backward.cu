@@ -1,13 +1,15 @@
-// Quadratic attention, backward, from the first idea to the kernels that ship. Every version is checked against the C code.
+// Quadratic attention, backward, from the first idea to the kernels that ship. Every version is checked against the C
+// code.
 //
-//   1  One thread per query for dq, one per key for dk and dv: each sum has one owner, so no atomics. Everything comes from
-//      global memory, and <dout, out> is summed again for every pair.
+//   1  One thread per query for dq, one per key for dk and dv: each sum has one owner, so no atomics. Everything comes
+//      from global memory, and <dout, out> is summed again for every pair.
 //   2  The other side's rows in tiles in shared memory, <dout, out> once per row.
 //   3  The ones that ship (attention/quadratic.cuh). A warp has 16 rows; scores, weights and slopes of a whole tile are
 //      formed by products with blocks in registers, or on tensor cores in bf16; the scores are formed twice, once for
 //      each owner, which costs less than adding across blocks.
 //
-// usage: attention_backward [VERSION [MECHANISM [B T NH HS]]]    (all, when none is given; times mean something on a GPU only)
+// usage: attention_backward [VERSION [MECHANISM [B T NH HS]]]    (all, when none is given; times mean something on a
+// GPU only)
 #include "attention_case.h"
 
 enum { VERSIONS = 3, ROWS = 64, COLUMNS = 32 };

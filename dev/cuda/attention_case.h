@@ -1,5 +1,5 @@
-// What attention_forward, attention_backward and attention_decode share: the command line, one random case on both sides,
-// the comparison.
+// What attention_forward, attention_backward and attention_decode share: the command line, one random case on both
+// sides, the comparison.
 #ifndef DEV_CUDA_ATTENTION_CASE_H
 #define DEV_CUDA_ATTENTION_CASE_H
 

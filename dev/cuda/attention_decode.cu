@@ -4,9 +4,9 @@
 //   1  One thread per head, which goes through all keys. Of a GPU's tens of thousands of threads twelve are busy.
 //   2  One warp per head, whose lanes share the channels: a row of keys or values is one read of the whole warp, a dot
 //      product five shuffles. Still a key after the other, and twelve warps.
-//   3  The ones that ship (attention/quadratic.cuh). Long caches are split over up to 32 blocks of four warps, and a lane
-//      has a key of its own, so that dot products need no shuffles. Each block leaves its level, total and sums, and a
-//      last small kernel merges them in the order of the splits. The norms of the keys stand in the cache.
+//   3  The ones that ship (attention/quadratic.cuh). Long caches are split over up to 32 blocks of four warps, and a
+//      lane has a key of its own, so that dot products need no shuffles. Each block leaves its level, total and sums,
+//      and a last small kernel merges them in the order of the splits. The norms of the keys stand in the cache.
 //
 // usage: attention_decode [VERSION [MECHANISM [1 T NH HS]]]    (all, when none is given; times: on a GPU only)
 #include "attention_case.h"

@@ -1,4 +1,5 @@
-// Quadratic attention, forward, from the first idea to the kernel that ships. Every version is checked against the C code.
+// Quadratic attention, forward, from the first idea to the kernel that ships. Every version is checked against the C
+// code.
 //
 //   1  One thread per query, which reads every key and value it sees from global memory. The online softmax is here
 //      already: a running level and total, so no row of scores is ever stored. Each key is read once per query: T^2 HS
@@ -10,7 +11,8 @@
 //      weights in shared memory, two lanes per row; the level is raised once per tile and not once per key; distances
 //      come from norms and the dot product where that loses no digits.
 //
-// usage: attention_forward [VERSION [MECHANISM [B T NH HS]]]    (all, when none is given; times mean something on a GPU only)
+// usage: attention_forward [VERSION [MECHANISM [B T NH HS]]]    (all, when none is given; times mean something on a GPU
+// only)
 #include "attention_case.h"
 
 enum { VERSIONS = 3, QUERIES = 64, KEYS = 32 };

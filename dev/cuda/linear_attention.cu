@@ -3,13 +3,14 @@
 //     linear_attention [VERSION [B T NH HS]]        all versions; sizes 1 200 3 32
 //
 //   1  one thread per query sums over all keys before it. Nothing is shared: T^2 / 2 scores, each from global memory.
-//   2  a state per head: S = sum of phi(k) (v, 1)^T, so that every query reads S instead of all keys. Linear in T, but a
-//      head is one block that goes through the sequence row by row: B * NH blocks, T barriers.
-//   3  chunks: the sums of all chunks at once, a scan over them, then the outputs of all chunks at once. As many blocks as
-//      there are chunks, and no row waits for the one before: within a chunk scores are computed pair by pair, in shared
-//      memory.
-//   4  the shipped one (attention/linear.cu): the same three steps, with the products in cuBLAS on tensor cores, more than
-//      one head and sequence per product, segments that bound the scratch, and feature maps that are products of two.
+//   2  a state per head: S = sum of phi(k) (v, 1)^T, so that every query reads S instead of all keys. Linear in T, but
+//      a head is one block that goes through the sequence row by row: B * NH blocks, T barriers.
+//   3  chunks: the sums of all chunks at once, a scan over them, then the outputs of all chunks at once. As many blocks
+//      as there are chunks, and no row waits for the one before: within a chunk scores are computed pair by pair, in
+//      shared memory.
+//   4  the shipped one (attention/linear.cu): the same three steps, with the products in cuBLAS on tensor cores, more
+//      than one head and sequence per product, segments that bound the scratch, and feature maps that are products of
+//      two.
 //
 // Every version is compared with the C code (attention/elu.c). On a GPU the times mean something.
 #include "attention/linear_gpu.h"
