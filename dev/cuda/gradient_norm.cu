@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
         }
         if (number == 3) {
             sum_squares_kernel<<<blocks, BLOCK, 0, stream>>>(parts, gradients.device, count);
-            finish_norm_kernel<<<1, BLOCK, 0, stream>>>(state, parts, (int)blocks, 1.0f);
+            finish_norm_kernel<<<1, BLOCK, 0, stream>>>(state, parts, (int)blocks, 1.0f, INFINITY, INFINITY);
         }
         launch_check();
     };
