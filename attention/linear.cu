@@ -43,7 +43,7 @@ typedef struct { // what a segment works with; see lay_out
     float *phi_q, *phi_k;        // (rows, F)
     float *scores, *inner, *d;   // (rows, chunk)
     float *states, *query_sums;  // (heads * sequences * chunks, F, columns)
-    float *carry, *query_carry;  // (heads * sequences, F, columns) over all segments before; over all behind
+    float *carry, *query_carry;  // (heads * sequences, F, columns) over all segments before; over all after
     float *boundaries;           // (segments, heads * sequences, F, columns) the states before each segment
     float *running_max, *shares; // (B * NH, T) log_scaled maps
 } Buffers;
@@ -304,7 +304,7 @@ static const float *expanded(const Pass *pass, float *phi, const LinearFeaturesG
 
 // ---- states
 
-// states = the sums over the chunks before each one (with `reverse`: behind), of phi^T right
+// states = the sums over the chunks before each one (with `reverse`: after), of phi^T right
 static void sum_states(const Pass *pass, float *states, const float *phi, const float *right, const float *carry_in,
                        float *carry_out, int reverse) {
     const Segment *segment = &pass->segment;
@@ -378,7 +378,7 @@ void linear_gpu_collect_floored_rows(cudaStream_t stream) {
     collected = rows;
 }
 
-// One segment; carries are the states before and behind it, either may be NULL.
+// One segment; carries are the states before and after it, either may be NULL.
 static void forward_segment(Pass *pass, floatX *out, float *saved, const floatX *qkv, const float *carry_in,
                             float *carry_out) {
     Buffers *at = &pass->at;
@@ -453,7 +453,7 @@ static void gradient_from_states(const Pass *pass, const LinearFeaturesGPU *d, c
     launch_check();
 }
 
-// What reaches the segment's rows by way of the states before and behind their chunks.
+// What reaches the segment's rows by way of the states before and after their chunks.
 static void backward_states(const Pass *pass, const float *carry_in, int has_next) {
     const Buffers *at = &pass->at;
     int F = (int)feature_count(pass->map), columns = pass->segment.columns;

@@ -402,7 +402,7 @@ enum { PENDING_KEYS = TILE };
 typedef struct {
     float *states;        // (NH, F, columns) over the keys that have entered; NULL if none has
     const float *scales;  // (NH) their log scales, for log_scaled maps
-    FeatureCache pending; // the keys behind them
+    FeatureCache pending; // the keys after them
 } DecodeCache;
 
 // The largest log scale of a head's state and its first `keys` pending keys; 0 for maps without.

@@ -108,7 +108,7 @@ __device__ static inline floatX as_input(floatX x) {
     return from_float<floatX>(limit(value, LARGEST_INPUT) + (value - value));
 }
 
-// Columns column .. column + CHUNK - 1 of a row of HS numbers, zeros behind its end.
+// Columns column .. column + CHUNK - 1 of a row of HS numbers, zeros past its end.
 __device__ static inline void load_chunk(floatX chunk[CHUNK], const floatX *row, int column, int HS) {
     uint4 bits = {0, 0, 0, 0};
     if (HS % CHUNK == 0) { // then every row of every head starts at a multiple of 16 bytes
@@ -122,7 +122,7 @@ __device__ static inline void load_chunk(floatX chunk[CHUNK], const floatX *row,
     for (int i = 0; i < CHUNK; i++) chunk[i] = as_input(chunk[i]);
 }
 
-// Fills a tile of ROWS rows from global memory, with all threads of the block; zeros behind the last row there is.
+// Fills a tile of ROWS rows from global memory, with all threads of the block; zeros past the last row there is.
 template <int ROWS, int WIDTH>
 __device__ void load_tile(floatX *tile, const floatX *rows, size_t stride, int present, int HS) {
     for (int i = threadIdx.x; i < ROWS * WIDTH / CHUNK; i += blockDim.x) {

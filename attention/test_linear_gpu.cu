@@ -358,7 +358,7 @@ static void test_odd_head_size(void) {
     compare_all(shape);
 }
 
-// One head of one sequence: what a row too many would read is behind the end of the tensors.
+// One head of one sequence: what a row too many would read is past the end of the tensors.
 static void compare_one_sequence_of_odd_chunks(int is_slay) {
     Shape shape = {1, 29, 1, 5, 13, 0};
     for (int v = 0; v < VARIANTS; v++)
@@ -437,7 +437,7 @@ static void test_prefill_in_segments(void) {
     for (int v = 0; v < VARIANTS; v++) check_decoding(&variants[v], shape, prefill);
 }
 
-// The cache has no room behind the last position, and chunks are not full: what a row too many would write is another
+// The cache has no room after the last position, and chunks are not full: what a row too many would write is another
 // head's.
 static void test_decoding_fills_the_cache(void) {
     Shape shape = {1, 37, 3, 12, 8, 0};
@@ -457,7 +457,7 @@ static void test_decoding_of_wide_heads(void) {
     for (int v = 0; v < VARIANTS; v++) check_decoding(&variants[v], shape, prefill);
 }
 
-// Thousands of rows behind the last ones: a state that many chunks have gone into, a maximum that has been running for
+// Thousands of rows after the last ones: a state that many chunks have gone into, a maximum that has been running for
 // long, a position far along cosformer's quarter of a circle.
 static void test_decoding_far_into_a_sequence(void) {
     static const char *const labels[] = {"cosformer", "favor exp", "slay"};

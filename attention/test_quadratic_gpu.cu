@@ -313,7 +313,7 @@ static void decoding_of_wide_heads(void) {
     decode_odd_lengths(128);
 }
 
-// Behind the rows of so small a cache is less than the width of a tile: a kernel that reads on behind a head leaves it.
+// After the rows of so small a cache there is less than the width of a tile: a kernel that reads past a head leaves it.
 static void steps_with_a_small_cache(void) {
     for (const Variant &variant : variants) {
         Case whole(variant, 1, 3, 1, 80);
@@ -377,7 +377,7 @@ static void decoding_far_into_a_sequence(void) {
     }
 }
 
-// The kernel normaliser's level rises above 1 only where weights up to 1e10 stand behind it already, which must not be
+// The kernel normaliser's level rises above 1 only where weights up to 1e10 are behind it already, which must not be
 // lost: two keys a little off the queries have scores of 3e9, then one in a later tile equals them and has 1.4e10.
 static void levels_rise_with_weights_behind_them(void) {
     enum { T = 150, HS = 20 };

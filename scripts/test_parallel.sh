@@ -30,7 +30,7 @@ sizes="--layers 2 --heads 2 --width 16 --context 32 --vocab 61 --sequence 16 --i
 small="$data $sizes --batch 6 --dropout 0.1 --val-every 10 --quiet"
 
 # mpirun that ends in a minute whatever happens; standard output and error go to $work/out and $work/err, with $slot
-# behind their names. Its files go there too: mpiruns that share a folder remove it under each other's feet.
+# after their names. Its files go there too: mpiruns that share a folder remove it under each other's feet.
 slot=""
 ranks() { # number, program, arguments
     number=$1

@@ -58,7 +58,7 @@ class Terminal:
         return at + len(text) if at >= 0 else len(self.screen)
 
     def wait_for_prompt(self, behind=0):
-        """The same of a prompt; libedit takes the terminal over just behind it, and keys before that mean other things."""
+        """The same of a prompt; libedit takes the terminal over just after it, and keys before that mean other things."""
         at, limit = self.wait_for(b"\n> ", behind), time.monotonic() + 60
         while edits and termios.tcgetattr(self.slave)[3] & termios.ICANON and time.monotonic() < limit:
             self.read()
@@ -100,7 +100,7 @@ check("the text starts with the prompt", once[:7], b"The old")
 check("the question is on the terminal, not in the text", (b"> " in screen, b"> " in once), (True, False))
 check("an empty line ends", text_of(b"The old\n", b"\n")[:2], (once, 0))
 check("Ctrl-C at the prompt: exit code", text_of(b"\x03")[1], 130)
-check("Ctrl-C behind a text and half a line: exit code", text_of(b"The old\n", b"The\x03")[1], 130)
+check("Ctrl-C after a text and half a line: exit code", text_of(b"The old\n", b"The\x03")[1], 130)
 twice = text_of(b"The old\n", b"The old\n", end)[0]
 check("two prompts", (twice.startswith(once), twice.count(b"The old")), (True, 2))
 

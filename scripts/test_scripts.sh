@@ -119,7 +119,7 @@ cpu_options=$(paper | cut -d ' ' -f 2-)
 stand_in train_gpt2_cuda
 check_equal "the paper on the GPU" "$(paper | cut -d ' ' -f 1)" train_gpt2_cuda
 check_equal "with the same options" "$(paper | cut -d ' ' -f 2-)" "$cpu_options"
-check_equal "and one's own behind" "${cpu_options##* --out }" "runs/paper_slay --batch 256"
+check_equal "and one's own after" "${cpu_options##* --out }" "runs/paper_slay --batch 256"
 check_equal "another trainer by name" "$(PROGRAM=./train_gpt2 paper | cut -d ' ' -f 1)" train_gpt2
 printf '#!/bin/sh\necho "No devices were found"; exit 6\n' >"$work/bin/nvidia-smi"
 check_equal "the paper without a GPU" "$(paper | cut -d ' ' -f 1)" train_gpt2

@@ -238,7 +238,7 @@ check "no statistics" test -z "$(sample_gpu --prompt The --no-stats >/dev/null; 
 check "greedy" same_text --prompt "The" --temperature 0
 check "top-k and top-p" same_text --prompt "The" --top-k 5 --top-p 0.8 --temperature 1.2 --seed 3
 check "several samples of one prompt" same_text --prompt "The old" --samples 3 --seed 7
-check "from the middle of a text, on behind its end" same_text --prompt "keeper" --no-begin --no-stop
+check "from the middle of a text, on past its end" same_text --prompt "keeper" --no-begin --no-stop
 check "longer than the context" same_text --prompt "The" --tokens 70 --no-stop --temperature 0.5
 echo "The hill" >"$work/prompt"
 check "a prompt in a file" same_text --prompt-file "$work/prompt"

@@ -116,7 +116,7 @@ after emptied ': >"$work/vocab"'
 
 # ---- GGUF: what is put before a text
 
-value_in() { # file key: the bytes behind the key, its type first
+value_in() { # file key: the bytes after the key, its type first
     at=$(LC_ALL=C grep -aobF "$2" "$1" | cut -d : -f 1)
     dd if="$1" bs=1 skip=$((at + ${#2})) count="$3" 2>/dev/null | od -An -tx1 | tr -d ' \n'
 }

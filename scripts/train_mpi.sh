@@ -1,5 +1,5 @@
 #!/bin/sh
-# Trains on many processes of one machine, or of several with a hostfile. Options behind -- or behind the number are the
+# Trains on many processes of one machine, or of several with a hostfile. Options after -- or after the number are the
 # trainer's:
 #   scripts/train_mpi.sh 4 --train 'data/fineweb/*_train_*.bin' --batch 64 --out runs/four
 #   scripts/train_mpi.sh --hostfile hosts 16 --train ...       # hosts: a line "name slots=8" for each machine

@@ -2,7 +2,7 @@
 Every attention on a GPU: milliseconds of forward and of forward + backward, and device memory, over lengths; then
 microseconds for one more token at several positions, and the memory of the cache. The sizes are the paper's (embed 256,
 8 heads, batch 1). Prints tables in Markdown, ready to paste. `make bench-gpu` runs it.
-  build/cuda/bf16/dev/bench/bench_gpu [C NH LONGEST [STEPS]]   LONGEST: 128 at least; STEPS: of decoding, measured at once
+  build/cuda/bf16/dev/bench/bench_gpu [C NH LONGEST [STEPS]]   LONGEST: 128 or more; STEPS: of decoding, timed together
 */
 #include "attention/attention_gpu.h"
 #include "core/gpu/gpu_peak.h"

@@ -358,7 +358,7 @@ def attention_kernels(out, args):
     for name, tokens, *options in runs + list(VARIANTS):
         for words in ("forward", "backward", "decode"):
             is_decode = words == "decode"
-            out += ["", "**%s, %s**, %s" % (" ".join([name] + options), words, "one token behind %d" % (tokens - 1) if is_decode else "%d tokens" % tokens), ""]
+            out += ["", "**%s, %s**, %s" % (" ".join([name] + options), words, "one token after %d" % (tokens - 1) if is_decode else "%d tokens" % tokens), ""]
             out += header()
             counted = traffic(args, "attention", name, words, tokens, *options)
             kernel_rows(out, counted, 1 if is_decode else tokens, pairs_per_token(tokens), LOG_SCALED if "exp" in options else ())

@@ -32,7 +32,7 @@ def step_lines(steps, level, noise, milliseconds):
 
 
 def write_run(directory, attention, seed, level, steps=400, milliseconds=120.0, lines=None, **changes):
-    """A finished run; `lines` replaces everything behind the configuration."""
+    """A finished run; `lines` replaces everything after the configuration."""
     attention = attention if isinstance(attention, dict) else {"name": attention}
     records = step_lines(steps, level, random.Random(f"{attention['name']} {seed}"), milliseconds)
     records.append({"type": "done", "step": steps, "tokens": 2048 * steps, "seconds": steps * milliseconds / 1e3,

@@ -118,12 +118,12 @@ def parse_model(text):
 
 
 def check_own_options(words):
-    """What stands behind -- goes to every run alike; the comparison's own options are refused there."""
+    """What stands after -- goes to every run alike; the comparison's own options are refused there."""
     for word in words:
         name = word[2:].partition("=")[0] if word.startswith("--") else None
         alias = word[1:2] if re.match(r"-[A-Za-z]", word) else None
         if (name and (name in OWN_OPTIONS or name.removeprefix("no-") in OWN_OPTIONS)) or alias in OWN_ALIASES:
-            raise BadInput(f"behind --: {word} is decided by the comparison itself; see --help")
+            raise BadInput(f"after --: {word} is decided by the comparison itself; see --help")
     return words
 
 
@@ -205,7 +205,7 @@ def merge_settings(asked, stored):
                                f"{', '.join(map(str, missing))} here; leave the option out, add to the list, or choose another --out")
             merged[key] = stored[key] + [item for item in value if item not in stored[key]]
         elif value != stored[key]:
-            name = "behind --" if key == "options" else f"--{key}"
+            name = "after --" if key == "options" else f"--{key}"
             raise BadInput(f"{name}: the comparison there has {show(stored[key])}, found {show(value)}; leave the option "
                            "out to continue it, or choose another --out")
     return merged
@@ -221,7 +221,7 @@ VALIDATION_TOKENS = 65536
 
 
 def recipe(settings):
-    """Options of the optimiser that suit the model's size; those behind -- come later and win."""
+    """Options of the optimiser that suit the model's size; those after -- come later and win."""
     model = parse_model(settings["model"])
     quick = quick_recipe()
     options = {} if model.get("model", "").startswith("gpt2") else {key: quick[key] for key in quick if key not in SIZES}
