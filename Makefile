@@ -55,11 +55,12 @@ $(FLAGS_FILE): flags
 	@mkdir -p $(@D)
 	@echo '$(CC) $(CFLAGS) $(LDLIBS)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(LDLIBS)' >$@
 
-# A command as one short line; V=1 shows it whole.
+# A command as one short line; V=1 shows it whole, make -s nothing.
+say = @printf '%-9s%s\n' $(1) $(2);
 ifdef V
 say =
-else
-say = @printf '%-9s%s\n' $(1) $(2);
+else ifneq (,$(findstring s,$(firstword -$(MAKEFLAGS))))
+say = @
 endif
 LINK = $(call say,link,$@)$(CC) $(CFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 

@@ -53,21 +53,16 @@ static int read_tokens(int **tokens, int *B, int *T, const char *path, const GPT
 static int load_model(GPT2 *model, int **tokens, int *B, int *T, const Files *files, Error *error) {
     Checkpoint checkpoint;
     GPT2Config config;
-    const Attention *attention = attention_find("softmax");
-    if (checkpoint_open_newest(&checkpoint, files->model, CHECKPOINT_WEIGHTS, error)) return -1;
-    int failed = gpt2_config_from_json(&config, checkpoint.config, files->model, error) ||
-                 read_tokens(tokens, B, T, files->in, &config, error);
+    AttentionConfig sizes = {.B = 1, .T = 1};
+    const Attention *attention;
+    if (model_open_checkpoint(&checkpoint, &config, &attention, &sizes, files->model, error)) return -1;
+    int failed = read_tokens(tokens, B, T, files->in, &config, error);
     if (!failed) {
-        AttentionConfig sizes = {.B = *B, .T = *T, .C = config.C, .NH = config.NH, .max_T = config.max_T};
-        const json_t *saved = gpt2_config_attention(checkpoint.config);
-        failed = saved ? attention_from_json(&attention, &sizes, saved, error)
-                       : attention_configure(attention, &sizes, NULL, error);
-        if (!failed) {
-            gpt2_create(model, &config, attention, &sizes, 0, 0, TRAINS, RECOMPUTE_NONE); // has activations
-            ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
-            failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
-            gpt2_from_host(model, HOST_TO_FILL);
-        }
+        sizes.B = *B, sizes.T = *T;
+        gpt2_create(model, &config, attention, &sizes, 0, 0, TRAINS, RECOMPUTE_NONE); // has activations
+        ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
+        failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
+        gpt2_from_host(model, HOST_TO_FILL);
     }
     checkpoint_close(&checkpoint);
     return failed ? -1 : 0;

@@ -107,6 +107,26 @@ static int list_moments(const ModelTensors *model, Tensor **tensors, char (**nam
     return count;
 }
 
+static int open_model(const Checkpoint *checkpoint, GPT2Config *config, const Attention **attention,
+                      AttentionConfig *attention_config, Error *error) {
+    if (gpt2_config_from_json(config, checkpoint->config, checkpoint->path, error)) return -1;
+    attention_config->C = config->C, attention_config->NH = config->NH, attention_config->HS = config->C / config->NH;
+    attention_config->max_T = config->max_T;
+    if (attention_config->T > config->max_T) attention_config->T = config->max_T;
+    *attention = attention_find("softmax");
+    const json_t *saved = gpt2_config_attention(checkpoint->config);
+    return saved ? attention_from_json(attention, attention_config, saved, error)
+                 : attention_configure(*attention, attention_config, NULL, error);
+}
+
+int model_open_checkpoint(Checkpoint *checkpoint, GPT2Config *config, const Attention **attention,
+                          AttentionConfig *attention_config, const char *path, Error *error) {
+    if (checkpoint_open_newest(checkpoint, path, CHECKPOINT_WEIGHTS, error)) return -1;
+    if (open_model(checkpoint, config, attention, attention_config, error) == 0) return 0;
+    checkpoint_close(checkpoint);
+    return -1;
+}
+
 int model_read_checkpoint(const ModelTensors *model, const Checkpoint *checkpoint, int which, Error *error) {
     Tensor *tensors;
     char(*names)[64];

@@ -53,6 +53,10 @@ enum { MODEL_WEIGHTS = 1, MODEL_CONSTANTS = 2, MODEL_MOMENTS = 4 };
 int model_check_checkpoint(const GPT2Config *config, const Attention *attention,
                            const AttentionConfig *attention_config, const Checkpoint *checkpoint, int which,
                            Error *error);
+// Opens a checkpoint, or the newest one of a run, to use its model: its sizes and its attention, softmax where it names
+// none, for `attention_config`'s B rows of T tokens, or as many as there are positions. Close it when it has been read.
+int model_open_checkpoint(Checkpoint *checkpoint, GPT2Config *config, const Attention **attention,
+                          AttentionConfig *attention_config, const char *path, Error *error);
 int model_read_checkpoint(const ModelTensors *model, const Checkpoint *checkpoint, int which, Error *error);
 int model_read_optimizer(const ModelTensors *model, const Checkpoint *checkpoint, Error *error);
 int model_read_llmc(const ModelTensors *model, const LlmcModel *file, Error *error);

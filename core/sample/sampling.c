@@ -90,11 +90,10 @@ static int open_llmc(Sampling *sampling, int prefill_rows, Error *error) {
 static int open_checkpoint(Sampling *sampling, int prefill_rows, Error *error) {
     Checkpoint *checkpoint = &sampling->checkpoint;
     SampleSettings *settings = &sampling->settings;
-    if (checkpoint_open_newest(checkpoint, settings->model, CHECKPOINT_WEIGHTS, error)) return -1;
-    if (gpt2_config_from_json(&sampling->config, checkpoint->config, checkpoint->path, error)) return -1;
-    sampling->attention_config = decoding_config(&sampling->config, prefill_rows);
-    const json_t *saved = gpt2_config_attention(checkpoint->config);
-    if (saved && attention_from_json(&sampling->attention, &sampling->attention_config, saved, error)) return -1;
+    sampling->attention_config = (AttentionConfig){.B = 1, .T = prefill_rows};
+    if (model_open_checkpoint(checkpoint, &sampling->config, &sampling->attention, &sampling->attention_config,
+                              settings->model, error))
+        return -1;
     if (!settings->tokenizer_path) settings->tokenizer_path = checkpoint_tokenizer(checkpoint);
     return model_check_checkpoint(&sampling->config, sampling->attention, &sampling->attention_config, checkpoint,
                                   MODEL_WEIGHTS | MODEL_CONSTANTS, error);

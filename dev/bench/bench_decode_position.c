@@ -42,24 +42,16 @@ static int create_model(GPT2 *model, const char *path, int position, Error *erro
     Checkpoint checkpoint;
     GPT2Config config;
     AttentionConfig attention_config = {.B = 1, .T = PREFILL_ROWS};
-    const Attention *attention = attention_find("softmax");
-    if (checkpoint_open_newest(&checkpoint, path, CHECKPOINT_WEIGHTS, error)) return -1;
-    int failed = gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error);
-    const json_t *saved = failed ? NULL : gpt2_config_attention(checkpoint.config);
-    if (!failed) {
-        if (config.max_T <= position) config.max_T = position + 1;
-        attention_config.C = config.C, attention_config.NH = config.NH, attention_config.max_T = config.max_T;
-        attention_config.HS = config.C / config.NH;
-        failed = saved && attention_from_json(&attention, &attention_config, saved, error);
-    }
-    if (!failed) {
-        gpt2_create(model, &config, attention, &attention_config, 0, 1, TRAINS_NOT, RECOMPUTE_NONE);
-        ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
-        model_initialize(&tensors, 1, 0.02);
-        gpt2_from_host(model, HOST_TO_FILL);
-    }
+    const Attention *attention;
+    if (model_open_checkpoint(&checkpoint, &config, &attention, &attention_config, path, error)) return -1;
+    if (config.max_T <= position) config.max_T = position + 1;
+    attention_config.max_T = config.max_T, attention_config.T = PREFILL_ROWS;
+    gpt2_create(model, &config, attention, &attention_config, 0, 1, TRAINS_NOT, RECOMPUTE_NONE);
+    ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
+    model_initialize(&tensors, 1, 0.02);
+    gpt2_from_host(model, HOST_TO_FILL);
     checkpoint_close(&checkpoint);
-    return failed ? -1 : 0;
+    return 0;
 }
 
 // 1 when the decode state grows with the positions.
