@@ -3,20 +3,10 @@
 # signals, the lock, numbers that are not finite. Needs ./train_gpt2; makes its own data. Each failure says what was
 # compared. Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
-[ -x ./train_gpt2 ] || { echo "./train_gpt2 is missing; run make"; echo "0 passed, 1 failed"; exit 1; }
-work=$(mktemp -d) || exit 1
-running=""
-trap '[ -z "$running" ] || kill -9 "$running" 2>/dev/null; rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
-passed=0 failed=0
-# Models this small spend their time waiting; without this, threads that spin would slow each other on a busy machine.
-export OMP_WAIT_POLICY=passive
-
-. scripts/checks.sh
+. scripts/train_checks.sh
 
 # ---- data
 
-. scripts/tiny_shard.sh
 mkdir "$work/train" || exit 1
 make_shard "$work/train/a.bin" 1500 1 # shards of unequal size, none a multiple of a row
 make_shard "$work/train/b.bin" 377 2
@@ -24,15 +14,7 @@ make_shard "$work/val.bin" 200 3
 check_equal "a shard's size" "$(wc -c <"$work/train/b.bin" | tr -d ' ')" $((1024 + 2 * 377))
 
 data="--train $work/train"
-sizes="--layers 2 --heads 2 --width 16 --context 32 --vocab 61"
 small="$data $sizes --sequence 16 --batch 4 --warmup 3"
-train() { # options; standard output and error go to $work/out and $work/err
-    ./train_gpt2 "$@" >"$work/out" 2>"$work/err" </dev/null
-}
-
-saved_steps() { # run: the steps of its checkpoints, a line each
-    find "$1" -maxdepth 1 -name 'step_*' 2>/dev/null | sed -n 's/.*step_0*\([0-9]*\)$/\1/p' | sort -n
-}
 
 # ---- refusals: exit code 1, one line that says what is wrong, nothing else
 
@@ -81,13 +63,6 @@ refusals
 
 # ---- what must work
 
-works() { # name, options: exit code 0 and nothing but warnings on standard error
-    name=$1
-    shift
-    train "$@" --quiet
-    code=$?
-    if [ "$code" = 0 ] && ! grep -qv ': warning: ' "$work/err"; then pass; else fail "$name" "exit code $code" "$(cat "$work/err")"; fi
-}
 # shellcheck disable=SC2086
 odd_sizes() {
     works "T = 1" $small --sequence 1 --steps 3 --out "$work/t1"
@@ -124,16 +99,6 @@ validation
 
 # ---- exact resumption: weights, moments, and what the metrics say of each step
 
-step_lines() { # the step lines of a run without the fields that tell the time
-    sed -n '/"type": "step"/s/, "ms":.*//p' "$1/metrics.jsonl"
-}
-check_same_run() { # name run run step
-    check_same_file "$1: weights" "$2/$4/model.safetensors" "$3/$4/model.safetensors"
-    check_same_file "$1: moments" "$2/$4/optimizer.safetensors" "$3/$4/optimizer.safetensors"
-    step_lines "$2" >"$work/steps_a"
-    step_lines "$3" >"$work/steps_b"
-    check_same_file "$1: metrics" "$work/steps_a" "$work/steps_b"
-}
 # N + resume + N against 2N in one go, with dropout, a ramp, micro-batches, and more than one epoch.
 # shellcheck disable=SC2086
 resume_exactly() { # attention
@@ -176,13 +141,6 @@ damaged_checkpoint
 
 # ---- signals and the lock
 
-wait_for_steps() { # run count: until its metrics have so many steps, 20 seconds at most
-    for _ in $(seq 400); do
-        [ "$(step_lines "$1" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
-        sleep 0.05
-    done
-    fail "waiting for step $2 of $1" "found $(step_lines "$1" | wc -l) steps, and on standard error: $(cat "$work/background_err")"
-}
 long="$small --dropout 0.1 --schedule constant --save-every 0"
 start_long_run() { # run: one that ends by a signal only
     # shellcheck disable=SC2086
@@ -190,17 +148,11 @@ start_long_run() { # run: one that ends by a signal only
     running=$!
     wait_for_steps "$1" 5
 }
-end_long_run() { # signal
-    kill "-$1" "$running"
-    wait "$running" 2>/dev/null
-    code=$?
-    running=""
-}
 # shellcheck disable=SC2086
 signals() {
     start_long_run "$work/stopped"
     refuse "a second run in the same directory" "another run is using this directory" $small --quiet --out "$work/stopped"
-    end_long_run TERM
+    end_run TERM
     check_equal "SIGTERM: exit code" "$code" 143
     check_equal "SIGTERM: the step it saved" "$(saved_steps "$work/stopped")" "$(step_lines "$work/stopped" | wc -l | tr -d ' ')"
     end=$(($(saved_steps "$work/stopped") + 20))
@@ -208,11 +160,11 @@ signals() {
     works "the same without a signal" $long --steps $end --out "$work/calm"
     check_same_run "resumed after SIGTERM" "$work/calm" "$work/stopped" "step_$(printf %08d $end)"
     start_long_run "$work/interrupted"
-    end_long_run INT
+    end_run INT
     check_equal "SIGINT: exit code" "$code" 130
     works "resumed after SIGINT" --resume "$work/interrupted" --steps $(($(saved_steps "$work/interrupted") + 1))
     start_long_run "$work/killed"
-    end_long_run KILL
+    end_run KILL
     works "the lock of a killed run is free" $small --steps 2 --out "$work/killed"
 }
 signals
@@ -244,7 +196,7 @@ stop_on_nan() {
     check_equal "stop: exit code" $? 1
     check_contains "stop: message" "is not finite" "$work/err"
     check_contains "stop: names what to do" "--on-nan skip" "$work/err"
-    newest=$(printf 'step_%08d' "$(saved_steps "$work/stop" | tail -n 1)")
+    newest=$(printf 'step_%08d' "$(saved_steps "$work/stop" | tr " " "\n" | tail -n 1)")
     works "stop: the last checkpoint is finite ($newest)" $data --init "$work/stop/$newest" --steps 0 --out "$work/stop_look"
 }
 # shellcheck disable=SC2086

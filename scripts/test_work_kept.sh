@@ -2,25 +2,13 @@
 # What a run must not lose, whatever happens to it: other runs, abandoned branches, steps between two saves, metrics. And
 # what it must refuse before it begins. Needs ./train_gpt2; makes its own data. Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
-[ -x ./train_gpt2 ] || { echo "./train_gpt2 is missing; run make"; echo "0 passed, 1 failed"; exit 1; }
-work=$(mktemp -d) || exit 1
-running=""
-trap '[ -z "$running" ] || kill -9 "$running" 2>/dev/null; rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
-passed=0 failed=0
-export OMP_WAIT_POLICY=passive
-. scripts/checks.sh
-. scripts/tiny_shard.sh
+. scripts/train_checks.sh
 make_shard "$work/train.bin" 1500 1
 make_shard "$work/val.bin" 200 3
 
-sizes="--layers 2 --heads 2 --width 16 --context 32 --vocab 61"
 small="--train $work/train.bin $sizes --sequence 16 --batch 4 --warmup 3 --schedule constant --quiet"
 # A weight decay that multiplies the weights by -9999 each step: not finite after a few.
 not_finite="$small --lr 100 --weight-decay 100 --warmup 0 --clip 0"
-train() { # options; standard output and error go to $work/out and $work/err
-    ./train_gpt2 "$@" >"$work/out" 2>"$work/err" </dev/null
-}
 refuse() { # name, part of the message, options: exit code 1 and one line
     name=$1 part=$2
     shift 2
@@ -30,33 +18,6 @@ refuse() { # name, part of the message, options: exit code 1 and one line
     check_equal "$name: lines on standard error" "$(grep -cv ': warning: ' "$work/err")" 1
     check_contains "$name: message" "$part" "$work/err"
 }
-works() { # name, options
-    name=$1
-    shift
-    train "$@"
-    code=$?
-    if [ "$code" = 0 ] && ! grep -qv ': warning: ' "$work/err"; then pass; else fail "$name" "exit code $code" "$(cat "$work/err")"; fi
-}
-saved_steps() { # run: the steps of its checkpoints in one line
-    find "$1" -maxdepth 1 -name 'step_*' 2>/dev/null | sed -n 's/.*step_0*\([0-9][0-9]*\)$/\1/p' | sort -n | tr '\n' ' ' | sed 's/ $//'
-}
-step_lines() { sed -n '/"type": "step"/s/, "ms":.*//p' "$1/metrics.jsonl"; }
-check_same_run() { # name run run step: weights, moments, metrics
-    check_same_file "$1: weights" "$2/$4/model.safetensors" "$3/$4/model.safetensors"
-    check_same_file "$1: moments" "$2/$4/optimizer.safetensors" "$3/$4/optimizer.safetensors"
-    step_lines "$2" >"$work/steps_a"
-    step_lines "$3" >"$work/steps_b"
-    check_same_file "$1: metrics" "$work/steps_a" "$work/steps_b"
-}
-last_step() { step_lines "$1" 2>/dev/null | sed -n '$s/.*"step": \([0-9]*\),.*/\1/p'; }
-wait_for_steps() { # run step
-    for _ in $(seq 400); do
-        now=$(last_step "$1")
-        [ "${now:-0}" -ge "$2" ] && return 0
-        sleep 0.05
-    done
-    fail "waiting for step $2 of $1" "$(cat "$work/background_err")"
-}
 start_run() { # run, options: one that ends by a signal only
     run=$1
     shift
@@ -65,13 +26,6 @@ start_run() { # run, options: one that ends by a signal only
     running=$!
     wait_for_steps "$run" 5
 }
-end_run() { # signal
-    [ -z "$1" ] || kill "-$1" "$running"
-    wait "$running" 2>/dev/null
-    code=$?
-    running=""
-}
-
 # ---- a run never writes into another one
 # shellcheck disable=SC2086
 another_run() {
