@@ -5,13 +5,7 @@ cd "$(dirname "$0")/.." || exit 1
 for program in train_gpt2 sample_gpt2 export_gguf inspect tokenize; do
     [ -x ./$program ] || { echo "./$program is missing; run make"; echo "0 passed, 1 failed"; exit 1; }
 done
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
-passed=0 failed=0
-export OMP_WAIT_POLICY=passive
-. scripts/checks.sh
-. scripts/tiny_shard.sh
+. scripts/train_checks.sh
 
 make_shard "$work/train.bin" 1500 1
 sizes="--layers 1 --heads 2 --width 16 --context 32 --vocab 61"

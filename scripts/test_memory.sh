@@ -3,14 +3,7 @@
 # what it saved is whole: every option, every tensor, every line of the metrics. Needs ./train_gpt2, a C compiler and glibc
 # (dev/fixtures/failing_memory.c is preloaded). Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
-[ -x ./train_gpt2 ] || { echo "./train_gpt2 is missing; run make"; echo "0 passed, 1 failed"; exit 1; }
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
-passed=0 failed=0
-export OMP_WAIT_POLICY=passive
-. scripts/checks.sh
-. scripts/tiny_shard.sh
+. scripts/train_checks.sh
 
 skip() { # why
     echo "skipped test_memory.sh: $1"

@@ -3,14 +3,7 @@
 # continue or start from a checkpoint take it over; exports say that a text begins with end-of-text. And of checkpoints whose
 # optimizer is damaged, which are whole models still. Needs the programs; makes its own data. Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
-work=$(mktemp -d) || exit 1
-running=""
-trap '[ -z "$running" ] || kill -9 "$running" 2>/dev/null; rm -rf "$work"' EXIT
-trap 'exit 130' INT TERM
-passed=0 failed=0
-export OMP_WAIT_POLICY=passive
-
-. scripts/checks.sh
+. scripts/train_checks.sh
 
 {
     ./stories --stories 60 --seed 3 --out "$work/text" &&

@@ -102,12 +102,15 @@ static int may_wait(const Training *training, double since) {
 static void save_with_patience(Training *training, const ModelTensors *model) {
     Error error;
     double since = clock_seconds();
+    int is_told = 0;
     while (write_checkpoint(training, model, &error)) {
-        int waits = may_wait(training, since);
-        if (training->saves_failed++ == 0 || !is_last_save(training))
-            warn("not saved: %s; %s", error.text, waits ? "trying again until --save-wait is over" : "the run goes on");
+        int waits = may_wait(training, since), is_last = is_last_save(training);
+        if (!is_last) warn("not saved: %s; the run goes on", error.text);
+        if (waits && !is_told) warn("not saved: %s; trying again until --save-wait is over", error.text);
+        is_told = 1;
+        training->saves_failed++;
         training->next_try = clock_seconds() + RETRY_SECONDS;
-        if (!waits && is_last_save(training)) {
+        if (!waits && is_last) {
             Error failure;
             error_set(&failure, "the last save failed: %.900s", error.text);
             training_fail(training, &failure);
