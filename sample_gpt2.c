@@ -165,7 +165,7 @@ static void layer_rows(Decoder *decoder, int l, int n) {
     layernorm_forward(hidden, mean, rstd, x, w->ln1_weight, w->ln1_bias, n, C);
     linear_rows(decoder, wide, NULL, hidden, &packed->qkv, w->qkv_bias, n);
     model->attention->step(hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, n, wide,
-                           model->constants[l], model->attention_work, &model->attention_config);
+                           model->constants[l], NULL, model->attention_work, &model->attention_config);
     linear_rows(decoder, x, x, hidden, &packed->proj, w->proj_bias, n);
     layernorm_forward(hidden, mean, rstd, x, w->ln2_weight, w->ln2_bias, n, C);
     linear_rows(decoder, wide, NULL, hidden, &packed->fc, w->fc_bias, n);
@@ -283,7 +283,7 @@ static void decoder_token(Decoder *decoder, int token) {
     }
     for (int l = 0; l < model->config.L; l++) {
         model->attention->step(decoder->hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, 1,
-                               decoder->wide, model->constants[l], model->attention_work, &model->attention_config);
+                               decoder->wide, model->constants[l], NULL, model->attention_work, &model->attention_config);
 #pragma omp parallel num_threads(decoder->threads)
         {
             DecoderThread self = decoder_thread(decoder, 1 + 4 * l);

@@ -457,7 +457,7 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, const Attention *at
                     .activation_arena = {.what = "activations"},
                     .scratch_arena = {.what = "scratch"}};
     size_t N = (size_t)attention_config->B * (size_t)attention_config->T, C = (size_t)config->C, constant_count;
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     attention_constants(attention, attention_config, list, &constant_count);
     plan_parameters(model);
     arena_plan(&model->scratch_arena, &model->attention_work, attention->work_size(attention_config));
@@ -541,8 +541,8 @@ static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, w->ln1_weight, w->ln1_bias, N, C);
     linear_forward(a->qkv, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C);
     profile_work(WORK_ATTENTION);
-    model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->constants[l], model->attention_work,
-                              &config);
+    model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->constants[l], NULL,
+                              model->attention_work, &config);
     if (dropout_share == 0) {
         linear_residual_forward(a->residual_mid, x, a->attention_out, w->proj_weight, w->proj_bias, N, C, C);
     } else {
@@ -641,8 +641,8 @@ static void layer_backward(GPT2 *model, int l, real beta) {
     linear_backward(s->dhidden, dw->proj_weight, dw->proj_bias, dbranch, a->attention_out, w->proj_weight, N, C, C,
                     beta);
     profile_work(WORK_ATTENTION);
-    model->attention->backward(s->dwide, s->dhidden, a->qkv, a->attention_out, a->attention_saved, model->constants[l],
-                               model->attention_work, &config);
+    model->attention->backward(s->dwide, NULL, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
+                               model->constants[l], NULL, model->attention_work, &config);
     linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, N, C, 3 * C, beta);
     layernorm_backward(s->dresidual, dw->ln1_weight, dw->ln1_bias, s->dhidden, layer_input(model, l), a->ln1_mean,
                        a->ln1_rstd, w->ln1_weight, N, C, beta, model->layernorm_work);

@@ -3,6 +3,7 @@
 #include "registry.h"
 #include "core/base/json.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,28 +33,47 @@ typedef struct {
     double least, most;  // range, inclusive
     const char *choices; // words of the enumeration, in its order
     const char *help;
+    size_t written_with; // in JSON ALWAYS, NEVER, or when the int at this place is not 0
 } Field;
 
 #define AT(member) offsetof(AttentionConfig, member)
+#define ALWAYS     ((size_t)0)
+#define NEVER      ((size_t)-1)
 static const Field fields[] = {
-    {USES_R, "R", "R", OPTION_INT, AT(R), 1, 64, NULL, "quadrature nodes"},
-    {USES_M, "M", "M", OPTION_INT, AT(M), 1, 65536, NULL, "random features (per quadrature node)"},
-    {USES_P, "P", "P", OPTION_INT, AT(P), 1, 65536, NULL, "polynomial features"},
-    {USES_EPS, "eps", "eps", OPTION_FLOAT, AT(eps), 1e-12, 1e3, NULL, "epsilon of the kernel's denominator"},
-    {USES_DELTA, "delta", "delta", OPTION_FLOAT, AT(delta), 1e-30, 1e3, NULL, "added to a row's sum before dividing"},
+    {USES_R, "R", "R", OPTION_INT, AT(R), 1, 64, NULL, "quadrature nodes", ALWAYS},
+    {USES_M, "M", "M", OPTION_INT, AT(M), 1, 65536, NULL, "random features (per quadrature node)", ALWAYS},
+    {USES_P, "P", "P", OPTION_INT, AT(P), 1, 65536, NULL, "polynomial features", ALWAYS},
+    {USES_EPS, "eps", "eps", OPTION_FLOAT, AT(eps), 1e-12, 1e3, NULL, "epsilon of the kernel's denominator", ALWAYS},
+    {USES_DELTA, "delta", "delta", OPTION_FLOAT, AT(delta), 1e-30, 1e3, NULL, "added to a row's sum before dividing",
+     ALWAYS},
     {USES_NORMALIZER, "normalizer", "normalizer", OPTION_CHOICE, AT(normalizer), 0, 0, "kernel|softmax",
-     "divide by the row's sum, or softmax over the kernel's values"},
-    {USES_POLY, "poly", "poly", OPTION_CHOICE, AT(poly), 0, 0, "anchor|exact|nystrom|tensorsketch|maclaurin|none",
-     "the polynomial feature map"},
-    {USES_FUSION, "fusion", "fusion", OPTION_CHOICE, AT(fusion), 0, 0, "tensor|hadamard",
-     "how polynomial and exponential features are joined"},
-    {USES_OMEGA, "omega", "omega", OPTION_CHOICE, AT(omega), 0, 0, "gaussian|orthogonal", "the random projections"},
-    {USES_FEATURES, "features", "features", OPTION_CHOICE, AT(features), 0, 0, "relu|exp", "the random feature map"},
+     "divide by the row's sum, or softmax over the kernel's values", ALWAYS},
+    {USES_POLY, "poly", "poly", OPTION_CHOICE, AT(poly), 0, 0,
+     "anchor|exact|nystrom|tensorsketch|maclaurin|none|rademacher", "the polynomial feature map", ALWAYS},
+    {USES_FUSION, "fusion", "fusion", OPTION_CHOICE, AT(fusion), 0, 0, "tensor|hadamard|flat",
+     "how polynomial and exponential features are joined", ALWAYS},
+    {USES_OMEGA, "omega", "omega", OPTION_CHOICE, AT(omega), 0, 0, "gaussian|orthogonal", "the random projections",
+     ALWAYS},
+    {USES_FEATURES, "features", "features", OPTION_CHOICE, AT(features), 0, 0, "relu|exp", "the random feature map",
+     ALWAYS},
     {USES_DENOMINATOR, "denominator", "denominator", OPTION_CHOICE, AT(denominator), 0, 0, "add|clamp",
-     "divide by Z + delta, or by max(Z, delta)"},
+     "divide by Z + delta, or by max(Z, delta)", ALWAYS},
     {USES_SCALE, "scale-features", "scale_features", OPTION_INT, AT(scale_features), 0, 1, NULL,
-     "1: features scaled so that delta is negligible"},
-    {USES_CHUNK, "chunk", "chunk", OPTION_INT, AT(chunk), 0, 1 << 20, NULL, "rows per chunk; 0: chosen by cost"},
+     "1: features scaled so that delta is negligible", ALWAYS},
+    {USES_CHUNK, "chunk", "chunk", OPTION_INT, AT(chunk), 0, 1 << 20, NULL, "rows per chunk; 0: chosen by cost",
+     ALWAYS},
+    {USES_WINDOW, "window", "window", OPTION_INT, AT(window), 0, 1 << 20, NULL, "keys that a query sees; 0: all",
+     AT(window)},
+    {USES_DECAY, "decay", "decay", OPTION_CHOICE, AT(decay), 0, 0, "none|fixed|learned",
+     "scores fade with distance, by a factor for each head", AT(decay)},
+    {USES_DECAY, "decay-shortest", "decay_shortest", OPTION_FLOAT, AT(decay_shortest), 1.01, 1e6, NULL,
+     "reach of the first head's decay in tokens", AT(decay)},
+    {USES_DECAY, "decay-longest", "decay_longest", OPTION_FLOAT, AT(decay_longest), 1.01, 1e6, NULL,
+     "reach of the last head's decay in tokens", AT(decay)},
+    {USES_LEARN, "learn", "learn", OPTION_CHOICE, AT(learn), 0, 0, "none|omega|anchors|both",
+     "which of the drawn tensors are trained", AT(learn)},
+    {USES_PRESET, "preset", "preset", OPTION_CHOICE, AT(preset), 0, 0, "paper|recall",
+     "R, M and P by name; each may still be given", NEVER},
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
@@ -62,7 +82,7 @@ enum { FIELDS_MAX = FIELDS + ATTENTION_OWN_MAX };
 static int fields_of(Field list[FIELDS_MAX], const Attention *attention) {
     int n = 0;
     for (int i = 0; i < FIELDS; i++)
-        if (attention->uses & fields[i].use) list[n++] = fields[i];
+        if ((attention->uses | USES_DECAY) & fields[i].use) list[n++] = fields[i];
     for (int i = 0; i < ATTENTION_OWN_MAX && attention->own[i].option; i++) {
         const AttentionOption *own = &attention->own[i];
         list[n++] = (Field){.option = own->option,
@@ -148,6 +168,10 @@ static AttentionConfig default_config(const Attention *attention, const Attentio
                               .HS = sizes->HS,
                               .max_T = sizes->max_T,
                               .features = sizes->features,
+                              .fusion = sizes->fusion,
+                              .preset = sizes->preset,
+                              .decay_shortest = 8,
+                              .decay_longest = 2048,
                               .seed = sizes->seed};
     for (int i = 0; i < ATTENTION_OWN_MAX; i++) config.own[i] = attention->own[i].value;
     if (attention->defaults) attention->defaults(&config);
@@ -163,6 +187,10 @@ static int check_config(const Attention *attention, AttentionConfig *config, Err
                          config->C, config->NH);
     }
     config->HS = config->C / config->NH;
+    if (config->decay && config->decay_shortest > config->decay_longest) {
+        return error_set(error, "attention %s: decay-shortest is %g, more than decay-longest, %g; exchange them",
+                         attention->name, (double)config->decay_shortest, (double)config->decay_longest);
+    }
     if (attention->check && attention->check(config, why, sizeof why)) {
         return error_set(error, "attention %s: %s", attention->name, why);
     }
@@ -186,11 +214,38 @@ int attention_configure(const Attention *attention, AttentionConfig *config, con
     return check_config(attention, config, error);
 }
 
-// ---- constants
+// ---- decay
 
-int attention_constants(const Attention *attention, const AttentionConfig *config,
-                        AttentionConstant list[ATTENTION_CONSTANTS_MAX], size_t *total) {
-    int n = attention->constants ? attention->constants(config, list) : 0;
+static double ladder_reach(int head, const AttentionConfig *config) {
+    double along = config->NH > 1 ? (double)head / (config->NH - 1) : 1;
+    return config->decay_shortest * pow((double)config->decay_longest / config->decay_shortest, along);
+}
+
+real attention_log_decay(const real *parameters, int head, const AttentionConfig *config) {
+    if (config->decay == DECAY_NONE) return 0;
+    if (config->decay == DECAY_FIXED) return (real)log1p(-1 / ladder_reach(head, config));
+    double g = (double)parameters[head]; // log(1 / (1 + exp(-g))) without overflow
+    return (real)(g < 0 ? g - log1p(exp(g)) : -log1p(exp(-g)));
+}
+
+void attention_decay_gradient(real *dparameters, const real *parameters, int head, real dlog_decay,
+                              const AttentionConfig *config) {
+    if (config->decay != DECAY_LEARNED) return;
+    double g = (double)parameters[head];
+    dparameters[head] += (real)(dlog_decay / (1 + exp(g))); // d log(logistic(g)) / dg = 1 - logistic(g)
+}
+
+// ---- constants and parameters
+
+// The tensors of one kind, with their places in its block.
+static int list_tensors(const Attention *attention, const AttentionConfig *config, int trains,
+                        AttentionTensor list[ATTENTION_TENSORS_MAX], size_t *total) {
+    AttentionTensor own[ATTENTION_TENSORS_MAX];
+    int n = 0, own_count = attention->tensors ? attention->tensors(config, own) : 0;
+    if (trains && config->decay == DECAY_LEARNED)
+        list[n++] = (AttentionTensor){.name = "decay", .rank = 1, .shape = {(size_t)config->NH}, .trains = 1};
+    for (int i = 0; i < own_count; i++)
+        if (own[i].trains == trains) list[n++] = own[i];
     *total = 0;
     for (int i = 0; i < n; i++) {
         list[i].offset = *total;
@@ -199,6 +254,23 @@ int attention_constants(const Attention *attention, const AttentionConfig *confi
         *total += list[i].count;
     }
     return n;
+}
+
+int attention_constants(const Attention *attention, const AttentionConfig *config,
+                        AttentionTensor list[ATTENTION_TENSORS_MAX], size_t *total) {
+    return list_tensors(attention, config, 0, list, total);
+}
+
+int attention_parameters(const Attention *attention, const AttentionConfig *config,
+                         AttentionTensor list[ATTENTION_TENSORS_MAX], size_t *total) {
+    return list_tensors(attention, config, 1, list, total);
+}
+
+void attention_draw(const Attention *attention, real *constants, real *parameters, int layer,
+                    const AttentionConfig *config) {
+    if (attention->draw) attention->draw(constants, parameters, layer, config);
+    for (int head = 0; config->decay == DECAY_LEARNED && head < config->NH; head++)
+        parameters[head] = (real)(float)log(ladder_reach(head, config) - 1); // logistic(log(r - 1)) = 1 - 1 / r
 }
 
 // ---- JSON
@@ -226,16 +298,22 @@ static json_t *field_to_json(const Field *field, const AttentionConfig *config) 
     }
 }
 
+// Fields that came later than the first checkpoints are written only where they say something.
+static int is_written(const Field *field, const AttentionConfig *config) {
+    if (field->written_with == ALWAYS) return 1;
+    return field->written_with != NEVER && *(const int *)((const char *)config + field->written_with);
+}
+
 json_t *attention_to_json(const Attention *attention, const AttentionConfig *config) {
     Field list[FIELDS_MAX];
     json_t *json = json_object();
     json_put(json, "name", json_string(attention->name));
     for (int i = 0, n = fields_of(list, attention); i < n; i++)
-        json_put(json, list[i].key, field_to_json(&list[i], config));
+        if (is_written(&list[i], config)) json_put(json, list[i].key, field_to_json(&list[i], config));
     // As text: JSON's integers are signed.
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)config->seed);
-    if (attention->constants) json_put(json, "seed", json_string(seed));
+    if (attention->tensors) json_put(json, "seed", json_string(seed));
     return json;
 }
 
@@ -288,6 +366,7 @@ int attention_from_json(const Attention **attention, AttentionConfig *config, co
     *config = default_config(found, config);
     for (int i = 0, n = fields_of(list, found); i < n; i++) {
         const json_t *value = json_object_get(json, list[i].key);
+        if (!value && list[i].written_with != ALWAYS) continue;
         if (!value) return error_set(error, "attention %s: \"%s\" is missing", found->name, list[i].key);
         if (field_from_json(&list[i], config, value, error)) return -1;
     }

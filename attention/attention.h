@@ -14,11 +14,15 @@
 
 // Small enumerations; the words for the command line, print-outs and checkpoints are in attention.c, in this order.
 typedef enum { NORMALIZER_KERNEL, NORMALIZER_SOFTMAX } Normalizer;
-typedef enum { POLY_ANCHOR, POLY_EXACT, POLY_NYSTROM, POLY_TENSORSKETCH, POLY_MACLAURIN, POLY_NONE } Polynomial;
-typedef enum { FUSION_TENSOR, FUSION_HADAMARD } Fusion;
+typedef enum { POLY_ANCHOR, POLY_EXACT, POLY_NYSTROM, POLY_TENSORSKETCH, POLY_MACLAURIN, POLY_NONE,
+               POLY_RADEMACHER } Polynomial;
+typedef enum { FUSION_TENSOR, FUSION_HADAMARD, FUSION_FLAT } Fusion;
 typedef enum { OMEGA_GAUSSIAN, OMEGA_ORTHOGONAL } OmegaKind;
 typedef enum { FEATURES_RELU, FEATURES_EXP } Features;
 typedef enum { DENOMINATOR_ADD, DENOMINATOR_CLAMP } Denominator;
+typedef enum { DECAY_NONE, DECAY_FIXED, DECAY_LEARNED } Decay;
+typedef enum { LEARN_NONE, LEARN_OMEGA, LEARN_ANCHORS, LEARN_BOTH } Learn;
+typedef enum { PRESET_PAPER, PRESET_RECALL } Preset;
 
 enum { ATTENTION_OWN_MAX = 4 }; // options that only one mechanism has
 
@@ -35,6 +39,11 @@ typedef struct { // everything a mechanism may know; printed, logged, saved with
     int denominator;      // Denominator
     int scale_features;   // 1: feature maps scaled so that delta is negligible (it cancels in the output)
     int chunk;            // rows per chunk of a linear mechanism; 0: chosen by cost
+    int window;           // keys that a query of a quadratic mechanism sees, its own included; 0: all
+    int decay;            // Decay: a score is multiplied by a factor of the head's own for every token of distance
+    float decay_shortest, decay_longest; // reach of the first and the last head in tokens: see attention_log_decay
+    int learn;            // Learn: which of the drawn tensors are trained
+    int preset;           // Preset: where R, M and P come from when they are not given
     uint64_t seed;        // of the constants
     float own[ATTENTION_OWN_MAX]; // values of the mechanism's own options, in their order
 } AttentionConfig;
@@ -43,7 +52,9 @@ typedef struct { // everything a mechanism may know; printed, logged, saved with
 enum {
     USES_R = 1 << 0, USES_M = 1 << 1, USES_P = 1 << 2, USES_EPS = 1 << 3, USES_DELTA = 1 << 4,
     USES_NORMALIZER = 1 << 5, USES_POLY = 1 << 6, USES_FUSION = 1 << 7, USES_OMEGA = 1 << 8, USES_FEATURES = 1 << 9,
-    USES_DENOMINATOR = 1 << 10, USES_SCALE = 1 << 11, USES_CHUNK = 1 << 12,
+    USES_DENOMINATOR = 1 << 10, USES_SCALE = 1 << 11, USES_CHUNK = 1 << 12, USES_WINDOW = 1 << 13,
+    USES_LEARN = 1 << 14, USES_PRESET = 1 << 15,
+    USES_DECAY = 1 << 16, // set for all by attention.c
 };
 
 typedef struct { // an option that only one mechanism has: a number, at config->own[its place in the list]
@@ -54,13 +65,15 @@ typedef struct { // an option that only one mechanism has: a number, at config->
     const char *help;
 } AttentionOption;
 
-typedef struct { // one named tensor among a layer's constants (omega, anchors, nodes, weights)
+typedef struct { // one named tensor of a layer: a constant (omega, anchors, nodes, ...) or a trainable parameter
     const char *name;
     int rank;
     size_t shape[4];
-    size_t offset, count; // in the layer's block of constants, in numbers
-} AttentionConstant;
-enum { ATTENTION_CONSTANTS_MAX = 8 };
+    int trains;           // a parameter: the optimiser updates it; else a constant
+    int decays;           // a parameter that weight decay applies to
+    size_t offset, count; // in the layer's block of constants or in its block of parameters, in numbers
+} AttentionTensor;
+enum { ATTENTION_TENSORS_MAX = 10 };
 
 typedef struct {
     const char *name;    // "slay": also what checkpoints say
@@ -71,11 +84,12 @@ typedef struct {
     void (*defaults)(AttentionConfig *);
     // Refuses a bad configuration before anything is allocated: 0, or -1 and why.
     int (*check)(const AttentionConfig *, char *why, size_t size);
-    // Lists the constants of one layer (name, rank, shape; offset and count are filled in by attention_constants) and
-    // returns their number. NULL: none.
-    int (*constants)(const AttentionConfig *, AttentionConstant list[ATTENTION_CONSTANTS_MAX]);
-    // Draws the constants of `layer` from config->seed. The same on every rank, thread count and backend.
-    void (*draw)(real *constants, int layer, const AttentionConfig *);
+    // Lists the mechanism's own tensors of one layer (offsets and counts are filled in by attention_constants and
+    // attention_parameters) and returns their number. NULL: none.
+    int (*tensors)(const AttentionConfig *, AttentionTensor list[ATTENTION_TENSORS_MAX]);
+    // Draws them for `layer` from config->seed, the parameters' first values too. The same on every rank, thread count
+    // and backend. To be called by attention_draw.
+    void (*draw)(real *constants, real *parameters, int layer, const AttentionConfig *);
     // Numbers kept from forward to backward, per layer: O(T), never O(T^2).
     size_t (*saved_size)(const AttentionConfig *);
     // Scratch in numbers, one for all layers; covers forward, backward and step, for omp_get_max_threads() threads.
@@ -83,16 +97,17 @@ typedef struct {
     // Decode state in numbers per layer and sequence, for max_T positions; constant for linear mechanisms.
     size_t (*cache_size)(const AttentionConfig *);
     // qkv (B,T,3C) as the projection leaves it -> out (B,T,C); `saved` may be NULL when no backward will follow.
-    void (*forward)(real *out, real *saved, const real *qkv, const real *constants, real *work,
+    void (*forward)(real *out, real *saved, const real *qkv, const real *constants, const real *parameters, real *work,
                     const AttentionConfig *);
-    // Overwrites dqkv (B,T,3C).
-    void (*backward)(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,
-                     const real *constants, real *work, const AttentionConfig *);
+    // Overwrites dqkv (B,T,3C), adds to dparameters.
+    void (*backward)(real *dqkv, real *dparameters, const real *dout, const real *qkv, const real *out,
+                     const real *saved, const real *constants, const real *parameters, real *work,
+                     const AttentionConfig *);
     // Decoding of one sequence: positions pos .. pos+n-1, qkv (n,3C) -> out (n,C). n > 1: prefill; n == 1: decode.
     // A cache starts as zeros; pos == 0 starts a new sequence whatever the cache holds. n is at most the config's T (so
     // that work_size covers it), B is not looked at; pos + n <= max_T for mechanisms with a cache of max_T rows.
-    void (*step)(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,
-                 const AttentionConfig *);
+    void (*step)(real *out, real *cache, int pos, int n, const real *qkv, const real *constants,
+                 const real *parameters, real *work, const AttentionConfig *);
     double (*flops)(const AttentionConfig *); // floating-point operations of the forward pass per token, all heads
     // Rows since the program started whose denominator was negative or replaced by its floor: their output is no
     // average of values. NULL: there are never any.
@@ -112,7 +127,21 @@ int attention_configure(const Attention *attention, AttentionConfig *config, con
 
 // The constants of one layer with offsets and counts; their total in numbers goes to *total. Returns their number.
 int attention_constants(const Attention *attention, const AttentionConfig *config,
-                        AttentionConstant list[ATTENTION_CONSTANTS_MAX], size_t *total);
+                        AttentionTensor list[ATTENTION_TENSORS_MAX], size_t *total);
+// Likewise the trainable parameters: those of a learned decay, then the mechanism's own.
+int attention_parameters(const Attention *attention, const AttentionConfig *config,
+                         AttentionTensor list[ATTENTION_TENSORS_MAX], size_t *total);
+// The constants and the parameters' first values; the same for every call with the same layer and seed.
+void attention_draw(const Attention *attention, real *constants, real *parameters, int layer,
+                    const AttentionConfig *config);
+
+// The logarithm of a head's decay factor gamma; 0 without decay. A fixed gamma is 1 - 1 / reach; the heads' reaches are
+// a geometric ladder from decay_shortest to decay_longest, and a single head has the longest. A learned gamma is the
+// logistic function of the layer's parameter number `head`, whose first value gives the same ladder.
+real attention_log_decay(const real *parameters, int head, const AttentionConfig *config);
+// Adds to a learned decay's gradient what reaches the logarithm of the head's factor.
+void attention_decay_gradient(real *dparameters, const real *parameters, int head, real dlog_decay,
+                              const AttentionConfig *config);
 
 // The configuration as it stands in checkpoints: the name and the fields the mechanism uses.
 json_t *attention_to_json(const Attention *attention, const AttentionConfig *config);

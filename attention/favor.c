@@ -13,7 +13,9 @@
 #include <string.h>
 
 // (HS, M) of one head -> (M, HS), times `scale`
-static void pack(real *packed, const real *constants, int head, const AttentionConfig *config) {
+static void pack(real *packed, const real *constants, const real *parameters, int head,
+                 const AttentionConfig *config) {
+    (void)parameters;
     int HS = config->HS, M = config->M;
     const real *omega = constants + (size_t)head * HS * M;
     real scale = config->features == FEATURES_EXP ? 1 / real_sqrt(real_sqrt((real)HS)) : 1;
@@ -121,15 +123,16 @@ static LinearMap favor_map(const AttentionConfig *config) {
 }
 LINEAR_ATTENTION_FUNCTIONS(favor_map)
 
-static int constants(const AttentionConfig *config, AttentionConstant list[ATTENTION_CONSTANTS_MAX]) {
-    list[0] = (AttentionConstant){.name = config->features == FEATURES_EXP ? "omega" : "proj_matrix",
+static int tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_TENSORS_MAX]) {
+    list[0] = (AttentionTensor){.name = config->features == FEATURES_EXP ? "omega" : "proj_matrix",
                                   .rank = 3,
                                   .shape = {(size_t)config->NH, (size_t)config->HS, (size_t)config->M}};
     return 1;
 }
 
 // proj_matrix has the 1 / sqrt(d) in it, omega has not.
-static void draw(real *out, int layer, const AttentionConfig *config) {
+static void draw(real *out, real *parameters, int layer, const AttentionConfig *config) {
+    (void)parameters;
     size_t count = (size_t)config->NH * config->HS * config->M;
     omega_draw(out, config->NH, config->HS, config->M, omega_key("omega", layer, config), config);
     if (config->features == FEATURES_RELU)
@@ -155,6 +158,6 @@ const Attention attention_favor = {.name = "favor",
                                            USES_SCALE | USES_CHUNK,
                                    .defaults = defaults,
                                    .check = check,
-                                   .constants = constants,
+                                   .tensors = tensors,
                                    .draw = draw,
                                    LINEAR_ATTENTION_FIELDS};

@@ -202,7 +202,7 @@ static HeadOutput head_output(real *out, real *saved, int task, const LinearMap 
 }
 
 void linear_attention_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants,
-                              real *work, const AttentionConfig *config) {
+                              const real *parameters, real *work, const AttentionConfig *config) {
     int T = config->T, chunk = linear_chunk_rows(map, T, config);
     Segments segments = linear_segments(map, chunk, config);
     int share = linear_is_worth_threads(map, config->B * T, chunk, config);
@@ -212,12 +212,13 @@ void linear_attention_forward(const LinearMap *map, real *out, real *saved, cons
         size_t size = linear_lay_out(&worker, NULL, map, segments.rows, chunk, 0, config);
         real *boundaries = work + size * (size_t)omp_get_num_threads();
         linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, segments.rows, chunk, 0, config);
+        worker.constants = constants, worker.parameters = parameters;
         State own_state = worker.state;
-        if (segments.count > 1) linear_sum_keys(&worker, boundaries, segments, qkv, constants);
+        if (segments.count > 1) linear_sum_keys(&worker, boundaries, segments, qkv);
 #pragma omp for schedule(dynamic)
         for (int i = 0; i < config->B * config->NH * segments.count; i++) {
             int task = i / segments.count, segment = i % segments.count, start = segment * segments.rows;
-            linear_pack(&worker, constants, task);
+            linear_pack(&worker, task);
             worker.state = segment ? linear_boundary(boundaries, task, segment, segments, &worker) : own_state;
             if (!segment && !map->squared_inner) linear_clear_state(worker.state, map, worker.HS);
             forward_rows(&worker, linear_head_input(qkv, task, config), head_output(out, saved, task, map, config),
@@ -300,7 +301,7 @@ static void step_head(Worker *worker, real *cache, HeadInput input, HeadOutput o
 }
 
 void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos, int n, const real *qkv,
-                           const real *constants, real *work, const AttentionConfig *config) {
+                           const real *constants, const real *parameters, real *work, const AttentionConfig *config) {
     int NH = config->NH, HS = config->HS;
     size_t head_cache = linear_cache_size(map, config) / (size_t)NH;
     int share = linear_is_worth_threads(map, n, map->squared_inner ? pos + n : TILE, config);
@@ -309,10 +310,11 @@ void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos
         Worker worker;
         size_t size = linear_lay_out(&worker, NULL, map, TILE, TILE, 0, config);
         linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, TILE, TILE, 0, config);
+        worker.constants = constants, worker.parameters = parameters;
 #pragma omp for schedule(static)
         for (int head = 0; head < NH; head++) {
             HeadOutput output = {.out = out + (size_t)head * HS, .stride = config->C};
-            linear_pack(&worker, constants, head);
+            linear_pack(&worker, head);
             step_head(&worker, cache + head_cache * (size_t)head, linear_head_input(qkv, head, config), output, pos, n);
         }
     }

@@ -36,7 +36,7 @@ struct LinearMap {
     double feature_cost;    // multiplications per vector, for the flop count and the choice of form
     size_t packed_size;
     // Rearranges the constants of one head as the other two want them, (packed_size).
-    void (*pack)(real *packed, const real *constants, int head, const AttentionConfig *config);
+    void (*pack)(real *packed, const real *constants, const real *parameters, int head, const AttentionConfig *config);
     // x (HS, TILE) -> features and tape
     void (*features)(LinearFeatures *features, const real *x, LinearRows rows, const real *packed,
                      const AttentionConfig *config);
@@ -50,11 +50,12 @@ size_t linear_saved_size(const LinearMap *map, const AttentionConfig *config);
 size_t linear_work_size(const LinearMap *map, const AttentionConfig *config);
 size_t linear_cache_size(const LinearMap *map, const AttentionConfig *config);
 void linear_attention_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants,
-                              real *work, const AttentionConfig *config);
-void linear_attention_backward(const LinearMap *map, real *dqkv, const real *dout, const real *qkv, const real *out,
-                               const real *saved, const real *constants, real *work, const AttentionConfig *config);
+                              const real *parameters, real *work, const AttentionConfig *config);
+void linear_attention_backward(const LinearMap *map, real *dqkv, real *dparameters, const real *dout, const real *qkv,
+                               const real *out, const real *saved, const real *constants, const real *parameters,
+                               real *work, const AttentionConfig *config);
 void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos, int n, const real *qkv,
-                           const real *constants, real *work, const AttentionConfig *config);
+                           const real *constants, const real *parameters, real *work, const AttentionConfig *config);
 double linear_flops(const LinearMap *map, const AttentionConfig *config);
 
 // Rows per chunk for sequences of T rows: config->chunk, or the cheapest; T itself means pair by pair, without a state.
@@ -86,20 +87,21 @@ enum { LINEAR_OUTER_MAX = 65536 }; // outer features, for the mechanisms' checks
         LinearMap map = map_of(config);                                                                                \
         return linear_cache_size(&map, config);                                                                        \
     }                                                                                                                  \
-    static void forward(real *out, real *saved, const real *qkv, const real *constants, real *work,                    \
-                        const AttentionConfig *config) {                                                               \
+    static void forward(real *out, real *saved, const real *qkv, const real *constants, const real *parameters,        \
+                        real *work, const AttentionConfig *config) {                                                   \
         LinearMap map = map_of(config);                                                                                \
-        linear_attention_forward(&map, out, saved, qkv, constants, work, config);                                      \
+        linear_attention_forward(&map, out, saved, qkv, constants, parameters, work, config);                          \
     }                                                                                                                  \
-    static void backward(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,            \
-                         const real *constants, real *work, const AttentionConfig *config) {                           \
+    static void backward(real *dqkv, real *dparameters, const real *dout, const real *qkv, const real *out,            \
+                         const real *saved, const real *constants, const real *parameters, real *work,                 \
+                         const AttentionConfig *config) {                                                              \
         LinearMap map = map_of(config);                                                                                \
-        linear_attention_backward(&map, dqkv, dout, qkv, out, saved, constants, work, config);                         \
+        linear_attention_backward(&map, dqkv, dparameters, dout, qkv, out, saved, constants, parameters, work, config);\
     }                                                                                                                  \
-    static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,       \
-                     const AttentionConfig *config) {                                                                  \
+    static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants,                   \
+                     const real *parameters, real *work, const AttentionConfig *config) {                              \
         LinearMap map = map_of(config);                                                                                \
-        linear_attention_step(&map, out, cache, pos, n, qkv, constants, work, config);                                 \
+        linear_attention_step(&map, out, cache, pos, n, qkv, constants, parameters, work, config);                     \
     }                                                                                                                  \
     static double flops(const AttentionConfig *config) {                                                               \
         LinearMap map = map_of(config);                                                                                \

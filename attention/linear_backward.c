@@ -319,7 +319,7 @@ static real pending_at(const Worker *worker, HeadGradient gradient, int end) {
 
 typedef struct { // the arguments of linear_attention_backward
     real *dqkv;
-    const real *dout, *qkv, *out, *saved, *constants;
+    const real *dout, *qkv, *out, *saved;
 } Pass;
 
 static HeadGradient head_gradient(const Pass *pass, int task, const AttentionConfig *config) {
@@ -344,7 +344,7 @@ static void sum_queries(Worker *worker, real *boundaries, Segments segments, con
 #pragma omp for schedule(dynamic)
     for (int i = 0; i < heads * inside; i++) {
         int task = i / inside, segment = i % inside, start = (segment + 1) * segments.rows;
-        linear_pack(worker, pass->constants, task);
+        linear_pack(worker, task);
         sum_segment_queries(worker, linear_boundary(boundaries, task, segment, segments, worker),
                             linear_head_input(pass->qkv, task, config), head_gradient(pass, task, config), start,
                             min_int(start + segments.rows, config->T));
@@ -365,7 +365,7 @@ static void backward_segment(Worker *worker, int task, int segment, Segments seg
     HeadGradient gradient = head_gradient(pass, task, config);
     int start = segment * segments.rows, end = min_int(start + segments.rows, config->T);
     State history = {0}, own_sums = worker->query_sums;
-    linear_pack(worker, pass->constants, task);
+    linear_pack(worker, task);
     if (start) history = linear_boundary(key_boundaries, task, segment, segments, worker);
     if (end < config->T)
         worker->query_sums = linear_boundary(query_boundaries, task, segment, segments, worker);
@@ -378,9 +378,11 @@ static void backward_segment(Worker *worker, int task, int segment, Segments seg
     worker->query_sums = own_sums;
 }
 
-void linear_attention_backward(const LinearMap *map, real *dqkv, const real *dout, const real *qkv, const real *out,
-                               const real *saved, const real *constants, real *work, const AttentionConfig *config) {
-    Pass pass = {dqkv, dout, qkv, out, saved, constants};
+void linear_attention_backward(const LinearMap *map, real *dqkv, real *dparameters, const real *dout, const real *qkv,
+                               const real *out, const real *saved, const real *constants, const real *parameters,
+                               real *work, const AttentionConfig *config) {
+    (void)dparameters;
+    Pass pass = {dqkv, dout, qkv, out, saved};
     int chunk = linear_chunk_rows(map, config->T, config);
     Segments segments = linear_segments(map, chunk, config);
     int share = linear_is_worth_threads(map, config->B * config->T, chunk, config);
@@ -391,8 +393,9 @@ void linear_attention_backward(const LinearMap *map, real *dqkv, const real *dou
         real *key_boundaries = work + size * (size_t)omp_get_num_threads();
         real *query_boundaries = key_boundaries + linear_boundary_size(map, segments, config);
         linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, segments.rows, chunk, 1, config);
+        worker.constants = constants, worker.parameters = parameters;
         if (segments.count > 1) {
-            linear_sum_keys(&worker, key_boundaries, segments, qkv, constants);
+            linear_sum_keys(&worker, key_boundaries, segments, qkv);
             sum_queries(&worker, query_boundaries, segments, &pass);
         }
 #pragma omp for schedule(dynamic)

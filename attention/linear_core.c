@@ -138,8 +138,9 @@ void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows ro
     worker->map->features(&worker->q, worker->x, rows, worker->packed, worker->config);
 }
 
-void linear_pack(Worker *worker, const real *constants, int task) {
-    if (worker->map->pack) worker->map->pack(worker->packed, constants, task % worker->config->NH, worker->config);
+void linear_pack(Worker *worker, int task) {
+    if (!worker->map->pack) return;
+    worker->map->pack(worker->packed, worker->constants, worker->parameters, task % worker->config->NH, worker->config);
 }
 
 // ---- the wide product phi = outer (x) inner, a block at a time
@@ -297,7 +298,7 @@ void linear_add_states(State a, State b, const LinearMap *map, int HS) {
     for (size_t i = 0; i < n; i++) a.matrix[i] += factor * b.matrix[i];
 }
 
-void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv, const real *constants) {
+void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv) {
     const LinearMap *map = worker->map;
     int heads = worker->config->B * worker->config->NH, inside = segments.count - 1;
 #pragma omp for schedule(dynamic)
@@ -305,7 +306,7 @@ void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const 
         int task = i / inside, segment = i % inside;
         State sum = linear_boundary(boundaries, task, segment + 1, segments, worker);
         HeadInput input = linear_head_input(qkv, task, worker->config);
-        linear_pack(worker, constants, task);
+        linear_pack(worker, task);
         linear_clear_state(sum, map, worker->HS);
         for (int row = segment * segments.rows; row < (segment + 1) * segments.rows; row += worker->chunk) {
             linear_load_keys(worker, input, row, worker->chunk);

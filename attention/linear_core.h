@@ -55,6 +55,7 @@ typedef struct { // sum of phi(k) v^T (F, HS) and phi(k) (F), or of phi(q) gamma
 typedef struct { // what one thread works with
     const LinearMap *map;
     const AttentionConfig *config;
+    const real *constants, *parameters; // the layer's
     int HS, stride; // of a head: its size, and that in whole vectors
     int backward;
     int chunk;            // rows
@@ -97,7 +98,7 @@ typedef struct { // rows of q, k, v, leading dimension `stride`
 } HeadInput;
 
 HeadInput linear_head_input(const real *qkv, int task, const AttentionConfig *config);
-void linear_pack(Worker *worker, const real *constants, int task);
+void linear_pack(Worker *worker, int task);
 
 // Tiles of rows that begin at row `row` of the input.
 void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int row, LinearRows rows);
@@ -153,7 +154,7 @@ Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig 
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config);
 State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker);
 // Fills in the states before each segment. All threads of a parallel region call it together.
-void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv, const real *constants);
+void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv);
 // a += b
 void linear_add_states(State a, State b, const LinearMap *map, int HS);
 

@@ -40,7 +40,7 @@ static double *matrix(int rows, int columns) {
 
 static const double *constant_named(const char *name, const double *constants, const Attention *attention,
                                     const AttentionConfig *config) {
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     size_t total;
     int n = attention_constants(attention, config, list, &total);
     for (int i = 0; i < n; i++)

@@ -378,8 +378,9 @@ static void attend_head(const Core *core, const HeadRows *rows, const Work *work
         attend_tile(core, rows, tiles - 1 - r, scratch_of(core, work, omp_get_thread_num()));
 }
 
-void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, real *base,
-                       const AttentionConfig *config) {
+void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, const real *parameters,
+                       real *base, const AttentionConfig *config) {
+    (void)parameters;
     Core core = core_of(kernel, config);
     size_t T = config->T, C = config->C, NH = config->NH, HS = config->HS, heads = config->B * NH;
     Work work = work_of(&core, base, memory_numbers(&core, T), heads, T);
@@ -397,8 +398,9 @@ void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, co
     }
 }
 
-void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int pos, int n, const real *qkv, real *base,
-                    const AttentionConfig *config) {
+void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int pos, int n, const real *qkv,
+                    const real *parameters, real *base, const AttentionConfig *config) {
+    (void)parameters;
     Core core = core_of(kernel, config);
     size_t heads = config->NH, HS = config->HS, head_cache = memory_numbers(&core, config->max_T);
     Work work = work_of(&core, base, 0, heads, n);
@@ -601,8 +603,10 @@ static void backward_head(const Core *core, real *dq, const real *dout, const re
     unpack_queries(core, head, 0, T, dq);
 }
 
-void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, const real *dout, const real *qkv, const real *out,
-                        const real *saved, real *base, const AttentionConfig *config) {
+void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, real *dparameters, const real *dout, const real *qkv,
+                        const real *out, const real *saved, const real *parameters, real *base,
+                        const AttentionConfig *config) {
+    (void)dparameters, (void)parameters;
     Core core = core_of(kernel, config);
     size_t T = config->T, C = config->C, NH = config->NH, heads = config->B * NH;
     Work work = work_of(&core, base, head_numbers(&core, T), heads, T);

@@ -47,29 +47,31 @@ size_t quadratic_cache_size(const AttentionConfig *config);
 double quadratic_flops(const AttentionConfig *config); // of the matrix products, as is the custom
 
 // config->chunk sets the rows of a tile (0: the size that measured best); the tests use it.
-void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, real *work,
-                       const AttentionConfig *config);
-void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, const real *dout, const real *qkv, const real *out,
-                        const real *saved, real *work, const AttentionConfig *config);
-void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int pos, int n, const real *qkv, real *work,
-                    const AttentionConfig *config);
+void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, const real *parameters,
+                       real *work, const AttentionConfig *config);
+void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, real *dparameters, const real *dout, const real *qkv,
+                        const real *out, const real *saved, const real *parameters, real *work,
+                        const AttentionConfig *config);
+void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int pos, int n, const real *qkv,
+                    const real *parameters, real *work, const AttentionConfig *config);
 
 // The functions of struct Attention, from `const QuadraticKernel *kernel_of(const AttentionConfig *)`.
 #define QUADRATIC_ATTENTION_FUNCTIONS(kernel_of)                                                                       \
-    static void forward(real *out, real *saved, const real *qkv, const real *constants, real *work,                    \
-                        const AttentionConfig *config) {                                                               \
+    static void forward(real *out, real *saved, const real *qkv, const real *constants, const real *parameters,        \
+                        real *work, const AttentionConfig *config) {                                                   \
         (void)constants;                                                                                               \
-        quadratic_forward(kernel_of(config), out, saved, qkv, work, config);                                           \
+        quadratic_forward(kernel_of(config), out, saved, qkv, parameters, work, config);                               \
     }                                                                                                                  \
-    static void backward(real *dqkv, const real *dout, const real *qkv, const real *out, const real *saved,            \
-                         const real *constants, real *work, const AttentionConfig *config) {                           \
+    static void backward(real *dqkv, real *dparameters, const real *dout, const real *qkv, const real *out,            \
+                         const real *saved, const real *constants, const real *parameters, real *work,                 \
+                         const AttentionConfig *config) {                                                              \
         (void)constants;                                                                                               \
-        quadratic_backward(kernel_of(config), dqkv, dout, qkv, out, saved, work, config);                              \
+        quadratic_backward(kernel_of(config), dqkv, dparameters, dout, qkv, out, saved, parameters, work, config);     \
     }                                                                                                                  \
-    static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants, real *work,       \
-                     const AttentionConfig *config) {                                                                  \
+    static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants,                   \
+                     const real *parameters, real *work, const AttentionConfig *config) {                              \
         (void)constants;                                                                                               \
-        quadratic_step(kernel_of(config), out, cache, pos, n, qkv, work, config);                                      \
+        quadratic_step(kernel_of(config), out, cache, pos, n, qkv, parameters, work, config);                          \
     }
 // Their places in a struct Attention.
 #define QUADRATIC_ATTENTION_FIELDS                                                                                     \

@@ -8,7 +8,9 @@
 #include <stdio.h>
 
 // packed: omega (M, HS), then bias (M)
-static void pack(real *packed, const real *constants, int head, const AttentionConfig *config) {
+static void pack(real *packed, const real *constants, const real *parameters, int head,
+                 const AttentionConfig *config) {
+    (void)parameters;
     int HS = config->HS, M = config->M;
     const real *omega = constants + (size_t)head * HS * M;
     const real *bias = constants + (size_t)config->NH * HS * M + (size_t)head * M;
@@ -53,14 +55,15 @@ static LinearMap rff_map(const AttentionConfig *config) {
 }
 LINEAR_ATTENTION_FUNCTIONS(rff_map)
 
-static int constants(const AttentionConfig *config, AttentionConstant list[ATTENTION_CONSTANTS_MAX]) {
+static int tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_TENSORS_MAX]) {
     size_t NH = (size_t)config->NH, HS = (size_t)config->HS, M = (size_t)config->M;
-    list[0] = (AttentionConstant){.name = "omega", .rank = 3, .shape = {NH, HS, M}};
-    list[1] = (AttentionConstant){.name = "bias", .rank = 2, .shape = {NH, M}};
+    list[0] = (AttentionTensor){.name = "omega", .rank = 3, .shape = {NH, HS, M}};
+    list[1] = (AttentionTensor){.name = "bias", .rank = 2, .shape = {NH, M}};
     return 2;
 }
 
-static void draw(real *out, int layer, const AttentionConfig *config) {
+static void draw(real *out, real *parameters, int layer, const AttentionConfig *config) {
+    (void)parameters;
     size_t bias_count = (size_t)config->NH * config->M;
     real *bias = out + bias_count * (size_t)config->HS;
     uint64_t bias_key = omega_key("bias", layer, config);
@@ -87,6 +90,6 @@ const Attention attention_rff = {.name = "rff",
                                  .uses = USES_M | USES_DELTA | USES_OMEGA | USES_DENOMINATOR | USES_CHUNK,
                                  .defaults = defaults,
                                  .check = check,
-                                 .constants = constants,
+                                 .tensors = tensors,
                                  .draw = draw,
                                  LINEAR_ATTENTION_FIELDS};

@@ -21,7 +21,6 @@ static void defaults(AttentionConfig *config) {
     config->eps = 1e-3f;
     config->delta = 1e-6f;
     config->poly = POLY_ANCHOR;
-    config->fusion = FUSION_TENSOR;
     config->scale_features = 1;
 }
 
@@ -117,7 +116,8 @@ static void draw_sketch(real *hash, real *sign, int d, int P, uint64_t key) {
     }
 }
 
-static void draw(real *constants, int layer, const AttentionConfig *config) {
+static void draw(real *constants, real *parameters, int layer, const AttentionConfig *config) {
+    (void)parameters;
     SlayConstants at = slay_constants_at(constants, config);
     int P = config->P, d = config->HS;
     size_t factors = (size_t)P * d;
@@ -143,6 +143,6 @@ const Attention attention_slay = {.name = "slay",
                                           USES_OMEGA | USES_DENOMINATOR | USES_SCALE | USES_CHUNK,
                                   .defaults = defaults,
                                   .check = check,
-                                  .constants = slay_constants,
+                                  .tensors = slay_tensors,
                                   .draw = draw,
                                   LINEAR_ATTENTION_FIELDS};

@@ -14,7 +14,7 @@ int slay_polynomial(const AttentionConfig *config) {
 // ---- constants by name
 
 SlayConstants slay_constants_at(const real *constants, const AttentionConfig *config) {
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     SlayConstants found = {0};
     const struct {
         const char *name;
@@ -31,7 +31,7 @@ SlayConstants slay_constants_at(const real *constants, const AttentionConfig *co
                   {"ts_hash2", &found.hash2},
                   {"ts_sign1", &found.sign1},
                   {"ts_sign2", &found.sign2}};
-    int n = slay_constants(config, list);
+    int n = slay_tensors(config, list);
     for (int i = 0; i < n; i++) {
         size_t count = 1;
         for (int axis = 0; axis < list[i].rank; axis++) count *= list[i].shape[axis];
@@ -42,30 +42,30 @@ SlayConstants slay_constants_at(const real *constants, const AttentionConfig *co
     return found;
 }
 
-int slay_constants(const AttentionConfig *config, AttentionConstant list[ATTENTION_CONSTANTS_MAX]) {
+int slay_tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_TENSORS_MAX]) {
     size_t R = (size_t)config->R, M = (size_t)config->M, P = (size_t)config->P;
     size_t NH = (size_t)config->NH, HS = (size_t)config->HS;
     int n = 0;
-    list[n++] = (AttentionConstant){.name = "omega", .rank = 4, .shape = {R, NH, HS, M}};
-    list[n++] = (AttentionConstant){.name = "quad_nodes", .rank = 1, .shape = {R}};
-    list[n++] = (AttentionConstant){.name = "quad_weights", .rank = 1, .shape = {R}};
+    list[n++] = (AttentionTensor){.name = "omega", .rank = 4, .shape = {R, NH, HS, M}};
+    list[n++] = (AttentionTensor){.name = "quad_nodes", .rank = 1, .shape = {R}};
+    list[n++] = (AttentionTensor){.name = "quad_weights", .rank = 1, .shape = {R}};
     switch (slay_polynomial(config)) {
     case POLY_ANCHOR:
-        list[n++] = (AttentionConstant){.name = "anchor_vectors", .rank = 2, .shape = {P, HS}};
+        list[n++] = (AttentionTensor){.name = "anchor_vectors", .rank = 2, .shape = {P, HS}};
         break;
     case POLY_NYSTROM:
-        list[n++] = (AttentionConstant){.name = "nystrom_anchors", .rank = 2, .shape = {P, HS}};
-        list[n++] = (AttentionConstant){.name = "nystrom_W", .rank = 2, .shape = {P, P}};
+        list[n++] = (AttentionTensor){.name = "nystrom_anchors", .rank = 2, .shape = {P, HS}};
+        list[n++] = (AttentionTensor){.name = "nystrom_W", .rank = 2, .shape = {P, P}};
         break;
     case POLY_MACLAURIN:
-        list[n++] = (AttentionConstant){.name = "rm_r1", .rank = 2, .shape = {P, HS}};
-        list[n++] = (AttentionConstant){.name = "rm_r2", .rank = 2, .shape = {P, HS}};
+        list[n++] = (AttentionTensor){.name = "rm_r1", .rank = 2, .shape = {P, HS}};
+        list[n++] = (AttentionTensor){.name = "rm_r2", .rank = 2, .shape = {P, HS}};
         break;
     case POLY_TENSORSKETCH:
-        list[n++] = (AttentionConstant){.name = "ts_hash1", .rank = 1, .shape = {HS}};
-        list[n++] = (AttentionConstant){.name = "ts_hash2", .rank = 1, .shape = {HS}};
-        list[n++] = (AttentionConstant){.name = "ts_sign1", .rank = 1, .shape = {HS}};
-        list[n++] = (AttentionConstant){.name = "ts_sign2", .rank = 1, .shape = {HS}};
+        list[n++] = (AttentionTensor){.name = "ts_hash1", .rank = 1, .shape = {HS}};
+        list[n++] = (AttentionTensor){.name = "ts_hash2", .rank = 1, .shape = {HS}};
+        list[n++] = (AttentionTensor){.name = "ts_sign1", .rank = 1, .shape = {HS}};
+        list[n++] = (AttentionTensor){.name = "ts_sign2", .rank = 1, .shape = {HS}};
         break;
     default:
         break;
@@ -184,7 +184,9 @@ static void pack_polynomial(Packed packed, SlayConstants constants, const Shape 
     }
 }
 
-static void slay_pack(real *base, const real *all_constants, int head, const AttentionConfig *config) {
+static void slay_pack(real *base, const real *all_constants, const real *parameters, int head,
+                      const AttentionConfig *config) {
+    (void)parameters;
     Shape shape = shape_of(config);
     Packed packed = packed_at(base, &shape);
     SlayConstants constants = slay_constants_at(all_constants, config);

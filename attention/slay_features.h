@@ -18,7 +18,7 @@ typedef struct {
     const real *sign1, *sign2;     // (HS)
 } SlayConstants;
 
-int slay_constants(const AttentionConfig *config, AttentionConstant list[ATTENTION_CONSTANTS_MAX]);
+int slay_tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_TENSORS_MAX]);
 SlayConstants slay_constants_at(const real *constants, const AttentionConfig *config);
 LinearMap slay_map(const AttentionConfig *config);
 

@@ -49,7 +49,7 @@ static inline Case make_case(const Variant *variant, int B, int T, int NH, int H
               .attention = attention_find(variant->name),
               .config = variant_config(variant, B, T, NH, HS),
               .numbers = (size_t)B * T * NH * HS};
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     attention_constants(c.attention, &c.config, list, &c.constant_count);
     c.qkv = test_buffer(3 * c.numbers);
     c.dqkv = test_buffer(3 * c.numbers);
@@ -58,7 +58,7 @@ static inline Case make_case(const Variant *variant, int B, int T, int NH, int H
     c.saved = test_buffer(c.attention->saved_size(&c.config));
     c.constants = test_buffer(c.constant_count);
     c.work = NULL;
-    if (c.attention->draw) c.attention->draw(c.constants, 0, &c.config);
+    attention_draw(c.attention, c.constants, NULL, 0, &c.config);
     fill_inputs(&c);
     return c;
 }
@@ -76,12 +76,12 @@ static inline void renew_work(Case *c) {
 
 static inline void run_forward(Case *c) {
     renew_work(c);
-    c->attention->forward(c->out, c->saved, c->qkv, c->constants, c->work, &c->config);
+    c->attention->forward(c->out, c->saved, c->qkv, c->constants, NULL, c->work, &c->config);
 }
 
 static inline void run_backward(Case *c) {
     run_forward(c);
-    c->attention->backward(c->dqkv, c->dout, c->qkv, c->out, c->saved, c->constants, c->work, &c->config);
+    c->attention->backward(c->dqkv, NULL, c->dout, c->qkv, c->out, c->saved, c->constants, NULL, c->work, &c->config);
 }
 
 // Largest difference relative to the largest expected number; NaN anywhere gives NaN.

@@ -75,7 +75,7 @@ static inline AttentionConfig fixture_config(const Safetensors *file, const char
 
 static inline void read_constants(real *constants, const Safetensors *file, const char *group,
                                   const Attention *attention, const AttentionConfig *config) {
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     size_t total;
     int n = attention_constants(attention, config, list, &total);
     for (int i = 0; i < n; i++) {

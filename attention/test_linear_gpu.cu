@@ -124,13 +124,13 @@ static Case make_case_of(const Variant *variant, const AttentionConfig *config) 
     c.gpu = attention_gpu_find(variant->name);
     c.config = *config;
     c.numbers = (size_t)config->B * config->T * config->C;
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     attention_constants(c.cpu, &c.config, list, &c.constant_count);
     c.qkv = host_buffer(3 * c.numbers), c.dqkv = host_buffer(3 * c.numbers);
     c.out = host_buffer(c.numbers), c.dout = host_buffer(c.numbers);
     c.saved = host_buffer(c.cpu->saved_size(&c.config));
     c.constants = host_buffer(c.constant_count);
-    if (c.cpu->draw) c.cpu->draw(c.constants, 0, &c.config);
+    attention_draw(c.cpu, c.constants, NULL, 0, &c.config);
     fill_inputs(&c);
     c.gpu_qkv = device_buffer<floatX>(3 * c.numbers), c.gpu_dqkv = device_buffer<floatX>(3 * c.numbers);
     c.gpu_out = device_buffer<floatX>(c.numbers), c.gpu_dout = device_buffer<floatX>(c.numbers);
@@ -625,7 +625,7 @@ static void test_features_are_cut_off_like_the_twins(void) {
 
 // The constants whose name begins like this, on both sides: constant k becomes change(k, constant k).
 static void change_constants(Case *c, const char *name, float (*change)(size_t, float)) {
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     size_t total;
     int n = attention_constants(c->cpu, &c->config, list, &total);
     for (int i = 0; i < n; i++)

@@ -127,9 +127,9 @@ static void test_decoding_equals_forward(void) {
             real *cache = test_buffer(c.attention->cache_size(&c.config)), *out = test_buffer(c.numbers);
             run_forward(&c);
             cache[0] = 3; // position 0 starts afresh whatever the cache holds
-            if (prefills[p]) c.attention->step(out, cache, 0, prefills[p], c.qkv, c.constants, c.work, &c.config);
+            if (prefills[p]) c.attention->step(out, cache, 0, prefills[p], c.qkv, c.constants, NULL, c.work, &c.config);
             for (int t = prefills[p]; t < T; t++)
-                c.attention->step(out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C, c.constants, c.work,
+                c.attention->step(out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C, c.constants, NULL, c.work,
                                   &c.config);
             CHECK_VARIANT(c.variant, difference(out, c.out, c.numbers) < (c.variant->is_signed ? 1e-7 : 1e-11));
             free(cache);
@@ -154,7 +154,7 @@ static void test_decoding_in_pieces(void) {
                 for (int other = 1; other >= 0; other--) { // first another text, of which nothing is to be left
                     memcpy(cache, kept, size * sizeof(real));
                     c.attention->step(out + (size_t)t * row / 3, cache, t, pieces[p][i],
-                                      c.qkv + (size_t)(other ? 0 : t) * row, c.constants, c.work, &c.config);
+                                      c.qkv + (size_t)(other ? 0 : t) * row, c.constants, NULL, c.work, &c.config);
                 }
             }
             CHECK_VARIANT(c.variant, difference(out, c.out, c.numbers) < (c.variant->is_signed ? 1e-7 : 1e-11));

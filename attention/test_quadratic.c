@@ -51,12 +51,12 @@ static void free_case(Case *c) {
 }
 
 static void forward(Case *c) {
-    c->attention->forward(c->out, c->saved, c->qkv, NULL, c->work, &c->config);
+    c->attention->forward(c->out, c->saved, c->qkv, NULL, NULL, c->work, &c->config);
 }
 
 static void forward_and_backward(Case *c) {
     forward(c);
-    c->attention->backward(c->dqkv, c->dout, c->qkv, c->out, c->saved, NULL, c->work, &c->config);
+    c->attention->backward(c->dqkv, NULL, c->dout, c->qkv, c->out, c->saved, NULL, NULL, c->work, &c->config);
 }
 
 // The largest difference, relative to the largest number expected.
@@ -186,7 +186,7 @@ static void decoding_equals_forward(void) {
         for (int p = 0; p < 5; p++) {
             for (int pos = 0, n; pos < 130; pos += n) {
                 n = pos == 0 && prefills[p] ? prefills[p] : 1;
-                c.attention->step(out + pos * C, c.cache, pos, n, c.qkv + pos * 3 * C, NULL, c.work, &c.config);
+                c.attention->step(out + pos * C, c.cache, pos, n, c.qkv + pos * 3 * C, NULL, NULL, c.work, &c.config);
             }
             CHECK(difference(out, c.out, c.numbers) < 2e-6);
         }
@@ -204,7 +204,7 @@ static void prefill_in_pieces_equals_forward(void) {
         forward(&c);
         for (int pos = 0, n; pos < 130; pos += n) {
             n = pos == 0 ? 50 : pos == 50 ? 37 : 43;
-            c.attention->step(out + pos * C, c.cache, pos, n, c.qkv + pos * 3 * C, NULL, c.work, &c.config);
+            c.attention->step(out + pos * C, c.cache, pos, n, c.qkv + pos * 3 * C, NULL, NULL, c.work, &c.config);
         }
         CHECK(difference(out, c.out, c.numbers) < 2e-6);
         free(out);
@@ -356,7 +356,7 @@ static void no_nan_from_finite_input(void) {
             for (size_t i = 0; i < 3 * c.numbers; i++) c.qkv[i] = any_finite(100 + round, i);
             for (size_t i = 0; i < c.numbers; i++) c.dout[i] = round % 2 ? any_finite(200 + round, i) : c.dout[i];
             forward_and_backward(&c);
-            c.attention->step(stepped, c.cache, 0, 70, c.qkv, NULL, c.work, &c.config);
+            c.attention->step(stepped, c.cache, 0, 70, c.qkv, NULL, NULL, c.work, &c.config);
             CHECK(all_finite(c.out, c.numbers));
             CHECK(all_finite(c.dqkv, 3 * c.numbers));
             CHECK(all_finite(stepped, c.numbers));

@@ -67,7 +67,7 @@ static void free_case(Case *c) {
 
 static double loss(Case *c) {
     double sum = 0;
-    c->attention->forward(c->out, NULL, c->qkv, NULL, c->work, &c->config);
+    c->attention->forward(c->out, NULL, c->qkv, NULL, NULL, c->work, &c->config);
     for (size_t i = 0; i < c->numbers; i++) sum += c->out[i] * c->dout[i];
     return sum;
 }
@@ -83,9 +83,9 @@ static double loss_moved(Case *c, size_t i, double by) {
 // Fourth-order central differences at every `every`-th input.
 static void check_gradient(Case *c, size_t every) {
     double h = 1e-4;
-    c->attention->forward(c->out, c->saved, c->qkv, NULL, c->work, &c->config);
+    c->attention->forward(c->out, c->saved, c->qkv, NULL, NULL, c->work, &c->config);
     for (size_t i = 0; i < 3 * c->numbers; i++) c->dqkv[i] = 12345; // backward overwrites
-    c->attention->backward(c->dqkv, c->dout, c->qkv, c->out, c->saved, NULL, c->work, &c->config);
+    c->attention->backward(c->dqkv, NULL, c->dout, c->qkv, c->out, c->saved, NULL, NULL, c->work, &c->config);
     for (size_t i = 0; i < 3 * c->numbers; i += every) {
         double near = loss_moved(c, i, h) - loss_moved(c, i, -h);
         double far = loss_moved(c, i, 2 * h) - loss_moved(c, i, -2 * h);
@@ -117,8 +117,8 @@ static void gradients_where_q_equals_k(void) {
             for (int d = 0; d < 8; d++) c.qkv[4 * 24 + 8 + d] = c.qkv[4 * 24 + d] = 0.3 * (d - 3);
         }
         double h = c.config.eps > 0 ? 1e-3 * sqrt(c.config.eps) : 1e-4;
-        c.attention->forward(c.out, c.saved, c.qkv, NULL, c.work, &c.config);
-        c.attention->backward(c.dqkv, c.dout, c.qkv, c.out, c.saved, NULL, c.work, &c.config);
+        c.attention->forward(c.out, c.saved, c.qkv, NULL, NULL, c.work, &c.config);
+        c.attention->backward(c.dqkv, NULL, c.dout, c.qkv, c.out, c.saved, NULL, NULL, c.work, &c.config);
         for (size_t i = 4 * 24; i < 4 * 24 + 16; i++) {
             double expected = (loss_moved(&c, i, h) - loss_moved(&c, i, -h)) / (2 * h);
             CHECK_CLOSE(c.dqkv[i], expected, 2e-5 * fmax(1, fabs(expected)));
@@ -136,8 +136,8 @@ static void gradients_do_not_depend_on_threads(void) {
         for (int t = 0; t < 3; t++) {
             omp_set_num_threads(threads[t]);
             Case c = make_case(variant_at(v), 1, 200, 3, 8, 9);
-            c.attention->forward(c.out, c.saved, c.qkv, NULL, c.work, &c.config);
-            c.attention->backward(c.dqkv, c.dout, c.qkv, c.out, c.saved, NULL, c.work, &c.config);
+            c.attention->forward(c.out, c.saved, c.qkv, NULL, NULL, c.work, &c.config);
+            c.attention->backward(c.dqkv, NULL, c.dout, c.qkv, c.out, c.saved, NULL, NULL, c.work, &c.config);
             if (t == 0) memcpy(expected, c.dqkv, 3 * c.numbers * sizeof(real));
             CHECK(memcmp(expected, c.dqkv, 3 * c.numbers * sizeof(real)) == 0);
             free_case(&c);
@@ -159,7 +159,7 @@ static void check_against_naive(Case *c) {
     int T = c->config.T, C = c->config.C, HS = c->config.HS;
     size_t n = (size_t)T * HS;
     double *q = memory_allocate(4 * n, sizeof *q, "head"), *k = q + n, *v = k + n, *o = v + n;
-    c->attention->forward(c->out, NULL, c->qkv, NULL, c->work, &c->config);
+    c->attention->forward(c->out, NULL, c->qkv, NULL, NULL, c->work, &c->config);
     for (int bh = 0; bh < c->config.B * c->config.NH; bh++) {
         int row = bh / c->config.NH * T, column = bh % c->config.NH * HS;
         const real *head = c->qkv + (size_t)row * 3 * C + column;

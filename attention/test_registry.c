@@ -32,7 +32,7 @@ static void every_mechanism_is_found_and_complete(void) {
         CHECK_CONTAINS(names, a->name);
         CHECK(a->summary && a->saved_size && a->work_size && a->cache_size && a->flops);
         CHECK(a->forward && a->backward && a->step);
-        CHECK(!a->constants == !a->draw);
+        CHECK(!a->tensors == !a->draw);
     }
     CHECK(attention_find("sofmax") == NULL);
 }
@@ -94,7 +94,7 @@ static void json_round_trip_of_every_mechanism(void) {
         CHECK(attention_from_json(&found, &back, json, &error) == 0);
         CHECK(found == attention_registry[i]);
         CHECK(back.C == config.C && back.HS == config.HS && back.max_T == config.max_T);
-        CHECK(back.seed == (attention_registry[i]->constants ? config.seed : 0));
+        CHECK(back.seed == (attention_registry[i]->tensors ? config.seed : 0));
         json_t *again = attention_to_json(attention_registry[i], &back);
         CHECK(json_equal(json, again));
         json_decref(again);

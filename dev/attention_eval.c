@@ -152,11 +152,11 @@ static int read_inputs(Evaluation *e, const Safetensors *file, const uint64_t sh
 
 // Draws all constants, then takes over those that the file holds.
 static int read_constants(Evaluation *e, const Safetensors *file, Error *error) {
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     size_t total;
     int n = attention_constants(e->attention, &e->config, list, &total);
     e->constants = memory_allocate_zeroed(total + 1, sizeof *e->constants, "constants");
-    if (total) e->attention->draw(e->constants, 0, &e->config);
+    if (total) attention_draw(e->attention, e->constants, NULL, 0, &e->config);
     for (int i = 0; i < n; i++) {
         uint64_t shape[4];
         for (int d = 0; d < list[i].rank; d++) shape[d] = list[i].shape[d];
@@ -196,7 +196,7 @@ static void run_steps(Evaluation *e, int prefill) {
         real *out = e->out + (size_t)b * c->T * C;
         for (int pos = 0, n; pos < c->T; pos += n) {
             n = pos == 0 && prefill > 0 ? (prefill < c->T ? prefill : c->T) : 1;
-            e->attention->step(out + pos * C, e->cache, pos, n, qkv + pos * 3 * C, e->constants, e->work, c);
+            e->attention->step(out + pos * C, e->cache, pos, n, qkv + pos * 3 * C, e->constants, NULL, e->work, c);
         }
     }
 }
@@ -207,9 +207,9 @@ static void run(Evaluation *e, const Settings *settings) {
         run_steps(e, settings->prefill);
         return;
     }
-    a->forward(e->out, e->saved, e->qkv, e->constants, e->work, &e->config);
+    a->forward(e->out, e->saved, e->qkv, e->constants, NULL, e->work, &e->config);
     if (settings->mode == MODE_BACKWARD) {
-        a->backward(e->dqkv, e->dout, e->qkv, e->out, e->saved, e->constants, e->work, &e->config);
+        a->backward(e->dqkv, NULL, e->dout, e->qkv, e->out, e->saved, e->constants, NULL, e->work, &e->config);
     }
 }
 

@@ -57,8 +57,8 @@ void model_initialize(const ModelTensors *model, uint64_t seed, double std) {
         else
             for (size_t j = 0; j < p->count; j++) p->value[j] = strstr(p->name, ".weight") ? 1 : 0;
     }
-    if (!model->attention->draw) return;
-    for (int l = 0; l < model->config.L; l++) model->attention->draw(model->constants[l], l, &model->attention_config);
+    for (int l = 0; l < model->config.L; l++)
+        attention_draw(model->attention, model->constants[l], NULL, l, &model->attention_config);
 }
 
 // ---- files
@@ -66,7 +66,7 @@ void model_initialize(const ModelTensors *model, uint64_t seed, double std) {
 // The model's tensors under the names of the file; free() the list. `names` receives the memory of the constants'
 // names.
 static int list_tensors(const ModelTensors *model, int which, Tensor **tensors, char (**names)[64]) {
-    AttentionConstant constants[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor constants[ATTENTION_TENSORS_MAX];
     size_t total;
     int per_layer = attention_constants(model->attention, &model->attention_config, constants, &total), count = 0;
     size_t most = (size_t)model->count + (size_t)(per_layer * model->config.L);

@@ -112,7 +112,7 @@ static void clear_all(ParametersGPU *parameters) {
 
 void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const Attention *attention,
                            const AttentionConfig *attention_config, int padded_V, int trains) {
-    AttentionConstant constants[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor constants[ATTENTION_TENSORS_MAX];
     size_t L = (size_t)config->L;
     attention_constants(attention, attention_config, constants, &parameters->constant_count);
     parameters->trains = trains, parameters->L = config->L;

@@ -257,7 +257,7 @@ static uint64_t hash_tensors(const ModelTensors *model) {
     uint64_t hash = 0;
     for (int i = 0; i < model->count; i++)
         hash = XXH3_64bits_withSeed(model->parameters[i].value, model->parameters[i].count * sizeof(real), hash);
-    AttentionConstant constants[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor constants[ATTENTION_TENSORS_MAX];
     size_t per_layer;
     attention_constants(model->attention, &model->attention_config, constants, &per_layer);
     for (int l = 0; per_layer && l < model->config.L; l++)

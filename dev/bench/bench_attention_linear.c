@@ -40,13 +40,13 @@ static real *numbers(size_t n, uint64_t key) {
 static Bench bench_open(const char *name, int T, int NH, int HS, int backward) {
     Bench bench = {.attention = attention_find(name),
                    .config = {.B = 1, .T = T, .C = NH * HS, .NH = NH, .HS = HS, .max_T = 1 << 17, .seed = 1}};
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     size_t count = (size_t)T * (size_t)bench.config.C, constants;
     if (!bench.attention) die("no attention %s", name);
     if (bench.attention->defaults) bench.attention->defaults(&bench.config);
     attention_constants(bench.attention, &bench.config, list, &constants);
     bench.constants = numbers(constants, 1);
-    if (bench.attention->draw) bench.attention->draw(bench.constants, 0, &bench.config);
+    attention_draw(bench.attention, bench.constants, NULL, 0, &bench.config);
     bench.qkv = numbers(3 * count, 2);
     bench.out = numbers(count, 3);
     if (backward) {
@@ -67,8 +67,8 @@ static void bench_close(Bench *bench) {
 // Milliseconds of one forward pass, with the backward pass when there is a place for gradients.
 static double run(Bench *b) {
     double start = clock_seconds();
-    b->attention->forward(b->out, b->saved, b->qkv, b->constants, b->work, &b->config);
-    if (b->dqkv) b->attention->backward(b->dqkv, b->dout, b->qkv, b->out, b->saved, b->constants, b->work, &b->config);
+    b->attention->forward(b->out, b->saved, b->qkv, b->constants, NULL, b->work, &b->config);
+    if (b->dqkv) b->attention->backward(b->dqkv, NULL, b->dout, b->qkv, b->out, b->saved, b->constants, NULL, b->work, &b->config);
     return 1e3 * (clock_seconds() - start);
 }
 
@@ -214,7 +214,7 @@ static void bench_memory(void) {
 static double decode(Bench *b, int position, int count) {
     double start = clock_seconds();
     for (int i = 0; i < count; i++)
-        b->attention->step(b->out, b->cache, position + i, 1, b->qkv, b->constants, b->work, &b->config);
+        b->attention->step(b->out, b->cache, position + i, 1, b->qkv, b->constants, NULL, b->work, &b->config);
     return 1e3 * (clock_seconds() - start) / count;
 }
 
@@ -225,7 +225,7 @@ static void bench_step(void) {
         Bench bench = bench_open(linear[a]->name, 64, 12, 64, 0);
         double times[2][ROUNDS_MAX];
         bench.cache = memory_allocate_zeroed(bench.attention->cache_size(&bench.config), sizeof(real), "decode state");
-        bench.attention->step(bench.out, bench.cache, 0, 64, bench.qkv, bench.constants, bench.work, &bench.config);
+        bench.attention->step(bench.out, bench.cache, 0, 64, bench.qkv, bench.constants, NULL, bench.work, &bench.config);
         for (int i = 0; i < ROUNDS_MAX; i++) {
             times[i % 2][i] = decode(&bench, i % 2 ? 100000 : 1000, 100);
             times[1 - i % 2][i] = decode(&bench, i % 2 ? 1000 : 100000, 100);

@@ -44,12 +44,12 @@ static real *numbers(size_t count, uint64_t key) {
 static Layer layer_open(const Attention *attention, int T, int backward) {
     size_t C = EMBED, rows = (size_t)T * C, constant_count;
     Layer l = {.attention = attention, .config = {.B = 1, .T = T, .C = EMBED, .NH = HEADS, .max_T = T, .seed = 1}};
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     Error error;
     die_if(attention_configure(attention, &l.config, NULL, &error), &error);
     attention_constants(attention, &l.config, list, &constant_count);
     l.constants = numbers(constant_count, 1);
-    if (attention->draw) attention->draw(l.constants, 0, &l.config);
+    attention_draw(attention, l.constants, NULL, 0, &l.config);
     l.qkv_weight = numbers(3 * C * C, 2), l.proj_weight = numbers(C * C, 3);
     l.x = numbers(rows, 4), l.y = memory_allocate(rows, sizeof(real), "y");
     l.qkv = memory_allocate(3 * rows, sizeof(real), "qkv"), l.out = memory_allocate(rows, sizeof(real), "out");
@@ -67,12 +67,12 @@ static double layer_run(Layer *l) {
     int T = l->config.T, C = EMBED;
     double start = clock_seconds();
     matmul(l->qkv, l->x, l->qkv_weight, T, 3 * C, C, 0);
-    l->attention->forward(l->out, l->saved, l->qkv, l->constants, l->work, &l->config);
+    l->attention->forward(l->out, l->saved, l->qkv, l->constants, NULL, l->work, &l->config);
     matmul(l->y, l->out, l->proj_weight, T, C, C, 0);
     if (l->dy) {
         matmul_nt(l->dout, l->dy, l->proj_weight, T, C, C, 0);
         matmul_tn(l->dproj_weight, l->out, l->dy, C, C, T, 0);
-        l->attention->backward(l->dqkv, l->dout, l->qkv, l->out, l->saved, l->constants, l->work, &l->config);
+        l->attention->backward(l->dqkv, NULL, l->dout, l->qkv, l->out, l->saved, l->constants, NULL, l->work, &l->config);
         matmul_nt(l->dx, l->dqkv, l->qkv_weight, T, C, 3 * C, 0);
         matmul_tn(l->dqkv_weight, l->x, l->dqkv, C, 3 * C, T, 0);
     }

@@ -25,7 +25,7 @@ static real *allocate_normal(size_t n, uint64_t key) {
 static void buffers_make(Buffers *buffers, const Attention *attention) {
     const AttentionConfig *config = &buffers->config;
     size_t n = (size_t)config->B * config->T * config->C, constants;
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     attention_constants(attention, config, list, &constants);
     buffers->qkv = allocate_normal(3 * n, 1);
     buffers->dout = allocate_normal(n, 2);
@@ -34,7 +34,7 @@ static void buffers_make(Buffers *buffers, const Attention *attention) {
     buffers->saved = memory_allocate_zeroed(attention->saved_size(config), sizeof(real), "saved numbers");
     buffers->work = memory_allocate_zeroed(attention->work_size(config), sizeof(real), "scratch");
     buffers->constants = memory_allocate_zeroed(constants + 1, sizeof(real), "constants");
-    if (constants) attention->draw(buffers->constants, 0, config);
+    if (constants) attention_draw(attention, buffers->constants, NULL, 0, config);
 }
 
 static void buffers_free(Buffers *buffers) {
@@ -45,9 +45,9 @@ static void buffers_free(Buffers *buffers) {
 
 static void run(const Attention *attention, Buffers *b) {
     double start = clock_seconds();
-    attention->forward(b->out, b->saved, b->qkv, b->constants, b->work, &b->config);
+    attention->forward(b->out, b->saved, b->qkv, b->constants, NULL, b->work, &b->config);
     double middle = clock_seconds();
-    attention->backward(b->dqkv, b->dout, b->qkv, b->out, b->saved, b->constants, b->work, &b->config);
+    attention->backward(b->dqkv, NULL, b->dout, b->qkv, b->out, b->saved, b->constants, NULL, b->work, &b->config);
     printf("%.4f %.4f\n", 1e3 * (middle - start), 1e3 * (clock_seconds() - middle));
     fflush(stdout);
 }

@@ -69,11 +69,11 @@ static void fill(floatX *to, size_t count) {
 
 // One layer's constants; NULL when the memory is full.
 static float *send_constants(Memory *memory, const AttentionGPU *attention, const AttentionConfig *config) {
-    AttentionConstant list[ATTENTION_CONSTANTS_MAX];
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
     size_t count;
     attention_constants(attention->cpu, config, list, &count);
     std::vector<float> drawn(count + 1);
-    if (attention->cpu->draw) attention->cpu->draw(drawn.data(), 0, config);
+    attention_draw(attention->cpu, drawn.data(), NULL, 0, config);
     float *constants = memory->get<float>(count);
     if (constants) cuda_check(cudaMemcpy(constants, drawn.data(), count * sizeof(float), cudaMemcpyHostToDevice));
     return constants;
