@@ -300,9 +300,9 @@ struct Model {
     void *twin = NULL;
 
     Model(Side of, const Settings &from) : side(of), settings(from) {
-        const Attention *attention = attention_find(settings.attention);
-        if (side == GPU) create_model(&gpu, &settings, attention);
-        if (side == TWIN) twin = twin_create(&settings, attention);
+        settings.stack = attention_stack_of(attention_find(settings.attention), &settings.attention_config);
+        if (side == GPU) create_model(&gpu, &settings);
+        if (side == TWIN) twin = twin_create(&settings);
         ModelTensors all = tensors();
         model_initialize(&all, (uint64_t)settings.seed, settings.init_std);
         send();

@@ -47,5 +47,6 @@ static void defaults(AttentionConfig *config) {
 const Attention attention_cosformer = {.name = "cosformer",
                                        .summary = "linear attention with relu features and cosine weights by distance",
                                        .uses = USES_DELTA | USES_DENOMINATOR | USES_CHUNK,
+                                       .has_horizon = 1,
                                        .defaults = defaults,
                                        LINEAR_ATTENTION_FIELDS};

@@ -24,6 +24,7 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
         {"text", "prompt-file", 'f', OPTION_STRING, &s->prompt_file, 0, 0, "FILE", "the same from a file; - is standard input", 0, ""},
         {"text", "prompt-ids", 0, OPTION_STRING, &s->prompt_ids, 0, 0, "IDS", "the same as token numbers: 15496,11,995", 0, ""},
         {"text", "tokens", 'n', OPTION_INT, &s->tokens, 0, 1 << 24, NULL, "most tokens per sample", 0, ""},
+        {"text", "length", 0, OPTION_INT, &s->length, 0, 1 << 24, NULL, "positions before the text's last half is read anew, and tokens of a row of --loss; 0: the context, or without end where the model can", 0, ""},
         {"text", "samples", 's', OPTION_INT, &s->samples, 1, 1 << 20, NULL, "texts from the same prompt", 0, ""},
         {"text", "begin", 0, OPTION_FLAG, &s->begin, 0, 1, NULL, "the prompt begins a document; --no-begin: in the middle of one", 0, ""},
         {"text", "stop", 0, OPTION_FLAG, &s->stop, 0, 1, NULL, "stop at end-of-text; --no-stop: go on after it", 0, ""},
@@ -74,29 +75,42 @@ static void read_options(SampleSettings *settings, int has_weight_kinds, int arg
 
 // ---- the model and its vocabulary
 
-static AttentionConfig decoding_config(const GPT2Config *config, int prefill_rows) {
-    int rows = prefill_rows < config->max_T ? prefill_rows : config->max_T;
-    return (AttentionConfig){
-        .B = 1, .T = rows, .C = config->C, .NH = config->NH, .HS = config->C / config->NH, .max_T = config->max_T};
-}
-
 static int open_llmc(Sampling *sampling, int prefill_rows, Error *error) {
     if (llmc_model_open(&sampling->llmc, sampling->settings.model, error)) return -1;
+    const GPT2Config *config = &sampling->config;
     sampling->config = sampling->llmc.config;
-    sampling->attention_config = decoding_config(&sampling->config, prefill_rows);
-    return 0;
+    int rows = prefill_rows < config->max_T ? prefill_rows : config->max_T;
+    AttentionConfig sizes = {.B = 1, .T = rows, .C = config->C, .NH = config->NH, .max_T = config->max_T};
+    return attention_stack_configure(&sampling->stack, "softmax", &sizes, NULL, error);
 }
 
 static int open_checkpoint(Sampling *sampling, int prefill_rows, Error *error) {
     Checkpoint *checkpoint = &sampling->checkpoint;
     SampleSettings *settings = &sampling->settings;
-    sampling->attention_config = (AttentionConfig){.B = 1, .T = prefill_rows};
-    if (model_open_checkpoint(checkpoint, &sampling->config, &sampling->attention, &sampling->attention_config,
-                              settings->model, error))
+    if (model_open_checkpoint(checkpoint, &sampling->config, &sampling->stack, 1, prefill_rows, settings->model, error))
         return -1;
     if (!settings->tokenizer_path) settings->tokenizer_path = checkpoint_tokenizer(checkpoint);
-    return model_check_checkpoint(&sampling->config, sampling->attention, &sampling->attention_config, checkpoint,
-                                  MODEL_WEIGHTS | MODEL_CONSTANTS, error);
+    return model_check_checkpoint(&sampling->config, &sampling->stack, checkpoint, MODEL_WEIGHTS | MODEL_ATTENTION,
+                                  error);
+}
+
+enum { ENDLESS = 1 << 30 };
+
+// How far the decoder can go. Learned positions end with the context; without them only the memory of attentions that
+// keep every key sets an end.
+static int choose_context(Sampling *sampling, Error *error) {
+    const GPT2Config *config = &sampling->config;
+    int length = sampling->settings.length, max_T = config->max_T;
+    if (length > max_T && (config->positions == POSITIONS_LEARNED || attention_stack_has_horizon(&sampling->stack)))
+        return error_set(error, "option --length: expected at most the context of %d tokens, found %d: %s", max_T,
+                         length,
+                         config->positions == POSITIONS_LEARNED ? "the model has learned positions"
+                                                                : "the attention knows no later positions");
+    if (length > max_T) attention_stack_set_model(&sampling->stack, config->C, config->NH, length);
+    int is_endless = config->positions == POSITIONS_NONE && attention_stack_is_endless(&sampling->stack);
+    sampling->context = length ? length : is_endless ? ENDLESS : max_T;
+    sampling->row_tokens = length ? length : max_T;
+    return 0;
 }
 
 static int load_tokenizer(Sampling *sampling, Error *error) {
@@ -124,15 +138,14 @@ void sampling_open(Sampling *sampling, int prefill_rows, int has_weight_kinds, i
     error_set_program(argv[0]);
     read_options(&sampling->settings, has_weight_kinds, argc, argv);
     threads_use(sampling->settings.threads);
-    sampling->attention = attention_find("softmax");
     sampling->is_llmc = llmc_model_is(sampling->settings.model);
     die_if((sampling->is_llmc ? open_llmc : open_checkpoint)(sampling, prefill_rows, &error), &error);
-    die_if(load_tokenizer(sampling, &error), &error);
+    die_if(choose_context(sampling, &error) || load_tokenizer(sampling, &error), &error);
 }
 
 void sampling_load(Sampling *sampling, const ModelTensors *model) {
     Error error;
-    int parts = MODEL_WEIGHTS | MODEL_CONSTANTS;
+    int parts = MODEL_WEIGHTS | MODEL_ATTENTION;
     die_if(sampling->is_llmc ? model_read_llmc(model, &sampling->llmc, &error)
                              : model_read_checkpoint(model, &sampling->checkpoint, parts, &error),
            &error);
@@ -215,9 +228,9 @@ static int is_wanted(void) {
 }
 
 static int open_shards(Sampling *sampling, Error *error) {
-    size_t T = (size_t)sampling->config.max_T;
+    size_t T = (size_t)sampling->row_tokens;
     DataLoaderConfig config = {.pattern = sampling->settings.loss_shards,
-                               .T = sampling->config.max_T,
+                               .T = sampling->row_tokens,
                                .vocab = sampling->config.V,
                                .whole = 1,
                                .documents = sampling->settings.begin,
@@ -228,9 +241,10 @@ static int open_shards(Sampling *sampling, Error *error) {
 }
 
 static int open_logits(Sampling *sampling, Error *error) {
-    int n = sampling->history_count, max_T = sampling->config.max_T;
-    if (n > max_T)
-        return error_set(error, "option --logits: expected a prompt of at most %d tokens, found %d", max_T, n);
+    int n = sampling->history_count;
+    if (n > sampling->context)
+        return error_set(error, "option --logits: expected a prompt of at most %d tokens, found %d", sampling->context,
+                         n);
     sampling->logits = memory_allocate((size_t)n * (size_t)sampling->config.V, sizeof(real), "the logits");
     return 0;
 }
@@ -285,7 +299,7 @@ static int ask_for_prompt(Sampling *sampling) {
 
 int sampling_next_prompt(Sampling *sampling) {
     if (sampling->editor ? !ask_for_prompt(sampling) : sampling->prompts > 0) return 0;
-    int count = sampling->history_count, is_shared = sampling->settings.samples > 1 && count <= sampling->config.max_T;
+    int count = sampling->history_count, is_shared = sampling->settings.samples > 1 && count <= sampling->context;
     sampling->prompts++;
     sampling->prompt_count = count;
     sampling->past = is_shared ? count - 1 : 0; // all but the last token, which every sample reads itself
@@ -326,13 +340,13 @@ static void end_sample(Sampling *sampling) {
 
 // When the context is full, the text's last half is read anew, so that generation can go on for ever.
 int sampling_next_feed(Sampling *sampling, Feed *feed) {
-    int max_T = sampling->config.max_T, count = sampling->history_count, start = count - 1;
+    int context = sampling->context, count = sampling->history_count, start = count - 1;
     if (sampling->drawn == sampling->settings.tokens || sampling->ended || !is_wanted()) {
         end_sample(sampling);
         return 0;
     }
-    if (sampling->position == 0 || sampling->position == max_T) {
-        int keep = sampling->position == max_T ? (max_T + 1) / 2 : max_T;
+    if (sampling->position == 0 || sampling->position == context) {
+        int keep = sampling->position == context ? (context + 1) / 2 : context;
         start = count > keep ? count - keep : 0;
         sampling->position = 0;
     }
@@ -396,7 +410,7 @@ int sampling_next_row(Sampling *sampling) {
     return !sampling->failed;
 }
 
-// The mean over the targets of all shards, as the trainer's validation has it for rows as long as the context.
+// The mean over the targets of all shards, as the trainer's validation has it for rows of that length.
 void sampling_end_loss(Sampling *sampling, double sum) {
     int64_t targets = dataloader_targets(sampling->loader);
     double mean = sum / (double)targets;

@@ -13,7 +13,7 @@
 
 typedef struct {
     const char *model, *tokenizer_path, *prompt, *prompt_file, *prompt_ids, *logits_path, *loss_shards;
-    int tokens, samples, begin, stop, stats, interactive, threads, weights;
+    int tokens, samples, begin, stop, stats, interactive, threads, weights, length;
     DrawSettings draw;
     int64_t seed, loss_tokens;
 } SampleSettings;
@@ -28,10 +28,10 @@ typedef struct {
 
     // the model
     GPT2Config config;
-    const Attention *attention;
-    AttentionConfig attention_config; // one sequence, as many tokens at once as the decoder takes
-    Checkpoint checkpoint;            // open until the weights are loaded
-    LlmcModel llmc;                   // likewise, for a model file of llm.c's
+    AttentionStack stack;  // one sequence, as many tokens at once as the decoder takes
+    int context;           // positions that the decoder can go through before it has to begin anew
+    Checkpoint checkpoint; // open until the weights are loaded
+    LlmcModel llmc;        // likewise, for a model file of llm.c's
     int is_llmc;
     Tokenizer *tokenizer; // NULL when none is known: prompts and output are numbers
     int end_of_text;      // the token
@@ -52,7 +52,8 @@ typedef struct {
 
     DataLoader *loader;    // --loss
     int64_t row;           // the next one
-    int *inputs, *targets; // (max_T), (max_T): the row at hand
+    int row_tokens;        // of a row
+    int *inputs, *targets; // (row_tokens) each: the row at hand
     real *logits;          // --logits: (history_count, V)
 
     double begun;     // clock when the decoder began to read

@@ -206,7 +206,7 @@ static void report_step(Training *training, const StepOutcome *outcome, double s
     const Settings *settings = &training->settings;
     int64_t tokens = (int64_t)training->rows * settings->T;
     double remaining = (double)(settings->steps - training->step) * training->step_seconds;
-    uint64_t floored = training->attention->floored_rows ? training->attention->floored_rows() : 0;
+    uint64_t floored = attention_stack_floored_rows(&settings->stack);
     StepReport report = {.step = training->step,
                          .steps = settings->steps,
                          .tokens = training->tokens,

@@ -65,7 +65,8 @@ static void run_gpt2(int T) {
     config->B = 1, config->T = config->max_T = T, config->NH = 12, config->C = 768;
     const Attention *attention = attention_find(settings.attention);
     die_if(attention_configure(attention, config, NULL, &error), &error);
-    create_model(&model, &settings, attention);
+    settings.stack = attention_stack_of(attention, config);
+    create_model(&model, &settings);
     ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
     model_initialize(&tensors, 1, 0.02);
     gpt2_from_host(&model, HOST_TO_FILL);
