@@ -59,7 +59,7 @@ static void run_gpt2(int T) {
     Settings settings = settings_default();
     static GPT2 model;
     Error error;
-    settings.model = {T, 50257, 1, 12, 768};
+    settings.model = {T, 50257, 1, 12, 768, POSITIONS_LEARNED};
     settings.T = T, settings.batch = settings.micro_batch = 1, settings.attention = "uniform";
     AttentionConfig *config = &settings.attention_config;
     config->B = 1, config->T = config->max_T = T, config->NH = 12, config->C = 768;
