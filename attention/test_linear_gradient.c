@@ -15,7 +15,7 @@ static void naive_forward(real *out, const Case *c) {
         for (int which = 0; which < 3; which++)
             for (int i = 0; i < T * HS; i++)
                 rows[which][i] = c->qkv[(first + i / HS) * 3 * C + (size_t)which * C + head * HS + i % HS];
-        naive(rows[3], rows[0], rows[1], rows[2], c->constants, head, T, config);
+        naive(rows[3], rows[0], rows[1], rows[2], c->constants, c->parameters, head, T, config);
         for (int i = 0; i < T * HS; i++) out[(first + i / HS) * C + head * HS + i % HS] = rows[3][i];
     }
     for (int i = 0; i < 4; i++) free(rows[i]);
