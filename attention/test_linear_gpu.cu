@@ -169,8 +169,9 @@ static void free_case(Case *c) {
 
 static void run_cpu(Case *c, int with_backward) {
     float *work = host_buffer(c->cpu->work_size(&c->config));
-    c->cpu->forward(c->out, c->saved, c->qkv, c->constants, work, &c->config);
-    if (with_backward) c->cpu->backward(c->dqkv, c->dout, c->qkv, c->out, c->saved, c->constants, work, &c->config);
+    c->cpu->forward(c->out, c->saved, c->qkv, c->constants, NULL, work, &c->config);
+    if (with_backward)
+        c->cpu->backward(c->dqkv, NULL, c->dout, c->qkv, c->out, c->saved, c->constants, NULL, work, &c->config);
     free(work);
 }
 
