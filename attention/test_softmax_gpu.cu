@@ -45,8 +45,9 @@ struct Layer { // both sides
     void run_cpu() {
         const Attention *cpu = attention_gpu_softmax.cpu;
         std::vector<float> scratch(cpu->work_size(&config) + 1), kept(cpu->saved_size(&config) + 1);
-        cpu->forward(out.data(), kept.data(), qkv.data(), NULL, scratch.data(), &config);
-        cpu->backward(dqkv.data(), dout.data(), qkv.data(), out.data(), kept.data(), NULL, scratch.data(), &config);
+        cpu->forward(out.data(), kept.data(), qkv.data(), NULL, NULL, scratch.data(), &config);
+        cpu->backward(dqkv.data(), NULL, dout.data(), qkv.data(), out.data(), kept.data(), NULL, NULL, scratch.data(),
+                      &config);
     }
     void forward(bool keeps) {
         attention_gpu_softmax.forward(out.device, keeps ? saved.device : NULL, qkv.device, NULL, work.device, &config,
