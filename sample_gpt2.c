@@ -345,8 +345,16 @@ static const real *decoder_step(Decoder *decoder, const int *tokens, int n, int 
 
 enum { LOSS_ROWS = 128 }; // whose logits are in memory at once
 
-// The sum of the losses of a row of T tokens from position 0; targets below 0 do not count.
-static inline double decoder_row_loss(Decoder *decoder, const int *inputs, const int *targets, int T) {
+// Whether no token is likelier than the target.
+static int is_likeliest(const real *logits, int target, int V) {
+    int likelier = target < 0;
+    for (int v = 0; v < V && !likelier; v++) likelier = logits[v] > logits[target];
+    return !likelier;
+}
+
+// The sum of the losses of a row of T tokens from position 0; targets below 0 do not count. The row's own losses and
+// whether each target is the likeliest token are written where there is room for them.
+static inline double decoder_row_loss(Decoder *decoder, const LossRows *row, int T) {
     int C = decoder->model->config.C, V = decoder->model->config.V, stride = logits_stride(V);
     int most = decoder_most_rows(decoder);
     real *logits = memory_allocate(LOSS_ROWS * (size_t)stride, sizeof(real), "the logits");
@@ -354,14 +362,19 @@ static inline double decoder_row_loss(Decoder *decoder, const int *inputs, const
     decoder->position = 0;
     for (int start = 0, rows; start < T; start += rows) {
         rows = T - start < most ? T - start : most;
-        decoder_rows(decoder, inputs + start, rows);
+        decoder_rows(decoder, row->inputs + start, rows);
         for (int first = 0, n; first < rows; first += n) {
-            const int *block_targets = targets + start + first;
+            int at = start + first;
             n = rows - first < LOSS_ROWS ? rows - first : LOSS_ROWS;
             logits_of_rows(decoder, logits, stride, decoder->hidden + (size_t)first * (size_t)C, n);
 #pragma omp parallel for schedule(static)
-            for (int i = 0; i < n; i++)
-                losses[i] = cross_entropy_row(logits + (size_t)i * (size_t)stride, block_targets[i], 0, V, 0);
+            for (int i = 0; i < n; i++) {
+                real *of_token = logits + (size_t)i * (size_t)stride;
+                int target = row->targets[at + i];
+                if (row->likeliest) row->likeliest[at + i] = (unsigned char)is_likeliest(of_token, target, V);
+                losses[i] = cross_entropy_row(of_token, target, 0, V, 0);
+                if (row->losses) row->losses[at + i] = (float)losses[i];
+            }
             sum += sum_losses(losses, n);
         }
     }
@@ -389,7 +402,7 @@ int main(int argc, char **argv) {
     if (sampling.loader) { // --loss
         double loss = 0;
         while (isfinite(loss) && sampling_next_row(&sampling))
-            loss += decoder_row_loss(&decoder, sampling.inputs, sampling.targets, sampling.row_tokens);
+            loss += decoder_row_loss(&decoder, &sampling.at, sampling.row_tokens);
         sampling_end_loss(&sampling, loss);
     } else if (sampling.logits) { // --logits
         decoder_step(&decoder, sampling.history, sampling.history_count, 0, sampling.logits);

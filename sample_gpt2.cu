@@ -212,7 +212,7 @@ int main(int argc, char **argv) {
     if (sampling.loader) { // --loss
         double loss = 0;
         while (isfinite(loss) && sampling_next_row(&sampling))
-            loss += decoder_row_loss(&decoder, sampling.inputs, sampling.targets, sampling.row_tokens);
+            loss += decoder_row_loss(&decoder, sampling.at.inputs, sampling.at.targets, sampling.row_tokens);
         sampling_end_loss(&sampling, loss);
     } else if (sampling.logits) { // --logits
         decoder_step(&decoder, sampling.history, sampling.history_count, 0, sampling.logits);

@@ -40,6 +40,8 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
         {"program", "loss", 0, OPTION_STRING, &s->loss_shards, 0, 0, "SHARDS", "print the mean loss over token shards (--no-begin: rows begin at any token) and stop", 0, ""},
         {"program", "loss-tokens", 0, OPTION_LONG, &s->loss_tokens, 0, 1e15, NULL, "tokens of them, from their start; 0: all", 0, ""},
     };
+    // Only on the CPU so far.
+    const Option losses = {"program", "losses", 0, OPTION_STRING, &s->losses_path, 0, 0, "FILE", "with --loss: also write every token's loss as safetensors", 0, ""};
     const Option weights = {"program", "weights", 0, OPTION_CHOICE, &s->weights, 0, 0, WEIGHT_KIND_CHOICES, "fewer bits per weight: faster, a little less exact", 0, ""};
     // clang-format on
     options->usage = "usage: sample_gpt2 MODEL [options]\n"
@@ -49,7 +51,7 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
                        "  echo 'The lantern' | ./sample_gpt2 runs/quickstart --temperature 0 > story.txt\n"
                        "  ./sample_gpt2 runs/quickstart            (asks for prompts)";
     options_add(options, items, sizeof items / sizeof *items);
-    if (has_weight_kinds) options_add(options, &weights, 1);
+    if (has_weight_kinds) options_add(options, &losses, 1), options_add(options, &weights, 1);
 }
 
 static void read_options(SampleSettings *settings, int has_weight_kinds, int argc, char **argv) {
@@ -65,6 +67,7 @@ static void read_options(SampleSettings *settings, int has_weight_kinds, int arg
                                  .seed = 1};
     sample_options(&options, settings, has_weight_kinds);
     die_if(options_parse(&options, argc, argv, &settings->model, 1, &positionals, &error), &error);
+    if (settings->losses_path && !settings->loss_shards) die("option --losses: give --loss SHARDS too");
     if (positionals == 0) die("no model: give a run, a checkpoint or a model file (--help tells more)");
     if (settings->prompt || settings->prompt_file || settings->prompt_ids || settings->loss_shards) return;
     if (!isatty(STDIN_FILENO))
@@ -228,16 +231,23 @@ static int is_wanted(void) {
 }
 
 static int open_shards(Sampling *sampling, Error *error) {
-    size_t T = (size_t)sampling->row_tokens;
+    LossRows *rows = &sampling->rows;
+    size_t count = (size_t)sampling->row_tokens;
     DataLoaderConfig config = {.pattern = sampling->settings.loss_shards,
                                .T = sampling->row_tokens,
                                .vocab = sampling->config.V,
                                .whole = 1,
                                .documents = sampling->settings.begin,
                                .limit = sampling->settings.loss_tokens};
-    sampling->inputs = memory_allocate(2 * T, sizeof(int), "a row of tokens");
-    sampling->targets = sampling->inputs + T;
-    return dataloader_open(&sampling->loader, &config, error);
+    if (dataloader_open(&sampling->loader, &config, error)) return -1;
+    if (sampling->settings.losses_path) {
+        count *= (size_t)dataloader_rows(sampling->loader);
+        rows->losses = memory_allocate(count, sizeof *rows->losses, "the losses");
+        rows->likeliest = memory_allocate(count, 1, "the losses");
+    }
+    rows->inputs = memory_allocate(count, sizeof(int), "rows of tokens");
+    rows->targets = memory_allocate(count, sizeof(int), "rows of tokens");
+    return 0;
 }
 
 static int open_logits(Sampling *sampling, Error *error) {
@@ -405,9 +415,23 @@ void sampling_write_logits(Sampling *sampling) {
 
 int sampling_next_row(Sampling *sampling) {
     if (interrupted || sampling->failed || sampling->row == dataloader_rows(sampling->loader)) return 0;
-    sampling->failed =
-        dataloader_rows_at(sampling->loader, sampling->row++, 1, sampling->inputs, sampling->targets, &sampling->error);
+    const LossRows *rows = &sampling->rows;
+    size_t first = rows->losses ? (size_t)sampling->row * (size_t)sampling->config.max_T : 0;
+    sampling->at = (LossRows){.inputs = rows->inputs + first, .targets = rows->targets + first};
+    if (rows->losses) sampling->at.losses = rows->losses + first, sampling->at.likeliest = rows->likeliest + first;
+    sampling->failed = dataloader_rows_at(sampling->loader, sampling->row++, 1, sampling->at.inputs,
+                                          sampling->at.targets, &sampling->error);
     return !sampling->failed;
+}
+
+static void write_losses(Sampling *sampling) {
+    const LossRows *rows = &sampling->rows;
+    size_t n = (size_t)dataloader_rows(sampling->loader), T = (size_t)sampling->row_tokens;
+    Tensor tensors[] = {{"inputs", DTYPE_I32, 2, {n, T}, rows->inputs},
+                        {"targets", DTYPE_I32, 2, {n, T}, rows->targets},
+                        {"losses", DTYPE_F32, 2, {n, T}, rows->losses},
+                        {"likeliest", DTYPE_U8, 2, {n, T}, rows->likeliest}};
+    sampling->failed = safetensors_write(sampling->settings.losses_path, tensors, 4, NULL, &sampling->error);
 }
 
 // The mean over the targets of all shards, as the trainer's validation has it for rows of that length.
@@ -419,6 +443,7 @@ void sampling_end_loss(Sampling *sampling, double sum) {
         refuse_model(sampling, "losses");
     else if (!interrupted)
         printf("loss %.6f  perplexity %.3f  (%lld tokens)\n", mean, exp(mean), (long long)targets);
+    if (sampling->rows.losses && isfinite(mean) && !interrupted) write_losses(sampling);
 }
 
 int sampling_end(Sampling *sampling) {
@@ -427,6 +452,8 @@ int sampling_end(Sampling *sampling) {
     if (sampling->settings.stats) print_stats(sampling);
     dataloader_close(sampling->loader);
     tokenizer_free(sampling->tokenizer);
-    free(sampling->candidates), free(sampling->history), free(sampling->inputs), free(sampling->logits);
+    free(sampling->candidates), free(sampling->history), free(sampling->logits);
+    free(sampling->rows.inputs), free(sampling->rows.targets), free(sampling->rows.losses);
+    free(sampling->rows.likeliest);
     return interrupted ? 130 : 0;
 }

@@ -32,7 +32,7 @@ int training_goes_on(Training *training) {
     training->share = partition_rows(training->rows, parallel_rank(), parallel_ranks());
     training->next_row = training->share.first;
     training->has_batch = 0;
-    training->scale = 1.0 / ((double)training->rows * settings->T);
+    training->scale = 1.0 / (double)dataloader_counted(training->train, training->rows);
     double most_loss, most_norm;
     spikes_limits(&training->spikes, &most_loss, &most_norm);
     training->update = (Update){.step = training->step,
