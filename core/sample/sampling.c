@@ -416,7 +416,7 @@ void sampling_write_logits(Sampling *sampling) {
 int sampling_next_row(Sampling *sampling) {
     if (interrupted || sampling->failed || sampling->row == dataloader_rows(sampling->loader)) return 0;
     const LossRows *rows = &sampling->rows;
-    size_t first = rows->losses ? (size_t)sampling->row * (size_t)sampling->config.max_T : 0;
+    size_t first = rows->losses ? (size_t)sampling->row * (size_t)sampling->row_tokens : 0;
     sampling->at = (LossRows){.inputs = rows->inputs + first, .targets = rows->targets + first};
     if (rows->losses) sampling->at.losses = rows->losses + first, sampling->at.likeliest = rows->likeliest + first;
     sampling->failed = dataloader_rows_at(sampling->loader, sampling->row++, 1, sampling->at.inputs,
