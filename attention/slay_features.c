@@ -206,8 +206,8 @@ static void pack_polynomial(Packed packed, SlayConstants constants, const Shape 
 }
 
 // The flat fusion has M features phi_j(u) = c <a_j,u>^2 exp(sqrt(2 s_j) <omega_j,u> - s_j). In the mean of a product
-// phi_j(u) phi_j(v) over the draws, with x = <u,v>, the anchor's part is (1 + 2x^2) / (d (d + 2)) and omega's exp(2 s_j x),
-// whose mean over s_j, exponential with mean 1 / (2 + eps), is (2 + eps) / (2 + eps - 2x). So with
+// phi_j(u) phi_j(v) over the draws, with x = <u,v>, the anchor's part is (1 + 2x^2) / (d (d + 2)) and omega's is
+// exp(2 s_j x), whose mean over s_j, exponential with mean 1 / (2 + eps), is (2 + eps) / (2 + eps - 2x). So with
 // c^2 = d (d + 2) / (M (2 + eps)) the mean of a score is (1 + 2x^2) / (2 + eps - 2x), which is what the tensor fusion's
 // scaled anchors and quadrature aim at.
 static real flat_coefficient(const AttentionConfig *config) {
