@@ -42,7 +42,7 @@ static const Variant linear_variants[] = {
     {"slay flat", "slay", 0, "--M 40 --fusion flat", 0, 0},
     {"slay flat, orthogonal", "slay", 0, "--M 23 --fusion flat --omega orthogonal --scale-features 0", 0, 0},
     {"slay, learned", "slay", 0, "--R 2 --M 3 --P 4 --learn both", 0, 0},
-    {"slay flat, learned", "slay", 0, "--M 7 --fusion flat --learn both", 0, 0},
+    {"slay flat, learned, learned decay", "slay", 0, LEARNED "--M 7 --fusion flat --learn both", 0, 0},
     {"slay flat, learned anchors", "slay", 0, "--M 17 --fusion flat --learn anchors", 0, 0},
     {"slay hadamard, learned omega", "slay", 0, "--R 2 --M 3 --fusion hadamard --learn omega", 0, 0},
     {"slay exact, learned omega", "slay", 0, "--R 1 --M 5 --poly exact --learn omega", 0, 0},
