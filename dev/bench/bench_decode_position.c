@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
     measure(&decoder, settings.position, 0.1 * settings.seconds); // warms up
     double seconds = measure(&decoder, settings.position, settings.seconds);
     printf("{\"attention\": \"%s\", \"position\": %d, \"milliseconds\": %.4f, \"tokens_per_second\": %.1f, "
-           "\"state_mb\": %.6f}\n",
+           "\"state_mb\": %.3f}\n",
            model.attention->name, settings.position, 1e3 * seconds, 1 / seconds,
            (double)model.config.L * (double)decoder.cache_size * sizeof(real) / 1e6);
     decoder_free(&decoder);

@@ -31,7 +31,6 @@ TABLES = {
         "flat J384": "--attention slay --fusion flat --M 384",
     },
 }
-QUADRATIC = ("softmax", "yat", "yat-spherical")
 LAYERS = {"hybrid 3:1": 4}  # a list of attentions is repeated over the layers: it needs a multiple of these
 
 
@@ -40,6 +39,41 @@ def rows_of(table, layers):
     return {name: words.split() for name, words in TABLES[table].items() if layers % LAYERS.get(name, 1) == 0}
 
 
+# ---- what decoding keeps
+
+PAPER, RECALL = {"P": 8, "R": 3, "M": 16}, {"P": 32, "R": 2, "M": 6}
+
+
+def options_of(words):
+    return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2])}
+
+
+def mechanisms(words):
+    """[(name, options)] of the list of attentions: "slay*3,softmax:window=64" are four; options of an entry win."""
+    found, shared = [], options_of(words)
+    for entry in shared["attention"].split(","):
+        entry, _, own = entry.partition(":")
+        name, _, times = entry.partition("*")
+        found += [(name, {**shared, **dict(pair.split("=") for pair in own.split(":") if pair)})] * int(times or 1)
+    return found
+
+
 def attention_of(words):
-    """The first mechanism that a row's options name, for its colour."""
-    return words[words.index("--attention") + 1].partition(",")[0].partition("*")[0].partition(":")[0]
+    """The first mechanism of a row, for its colour."""
+    return mechanisms(words)[0][0]
+
+
+def feature_width(name, options, size):
+    """F of a linear mechanism with heads of `size`; None for quadratic ones."""
+    if name == "slay":
+        sizes = {**(RECALL if options.get("preset") == "recall" else PAPER), **options}
+        return int(sizes["M"]) if options.get("fusion") == "flat" else int(sizes["P"]) * int(sizes["R"]) * int(sizes["M"])
+    return {"uniform": 1, "elu": size}.get(name)
+
+
+def width_and_state(words, size, T):
+    """(F, or None where layers differ or have none; numbers per head and layer that decoding keeps at position T)"""
+    widths = [feature_width(name, options, size) for name, options in mechanisms(words)]
+    states = [width * (size + 1) if width else 2 * size * min(T, int(options.get("window", 0)) or T)
+              for width, (_, options) in zip(widths, mechanisms(words))]
+    return widths[0] if len(set(widths)) == 1 else None, round(sum(states) / len(states))

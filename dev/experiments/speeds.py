@@ -1,4 +1,4 @@
-"""Training and decoding speed of the rows of a task, in turn, and the size of their decode state."""
+"""Training and decoding speed of the rows of a task, in turn."""
 import json
 import os
 
@@ -8,11 +8,11 @@ from compare_lib import speed
 from . import runs
 
 STEPS, ROUNDS_FILE = 40, "speed.json"
-POSITIONS = (512, 4096)  # a state that differs between them grows with the text
+POSITIONS = (512, 4096)
 
 
 def load(folder):
-    """{task: {"rounds": ..., "decode": {row: {position: {...}}}}}"""
+    """{task: {"rounds": ..., "decode": {row: {position: tokens per second}}}}"""
     try:
         with open(os.path.join(folder, ROUNDS_FILE), encoding="utf-8") as file:
             return json.load(file)
@@ -29,7 +29,7 @@ def keep(folder, found):
 
 
 def decode(command, scratch):
-    """{position: {"tokens_per_second", "state_mb", ...}} of a model after one step: speed does not depend on the weights."""
+    """{position: tokens per second} of a model after one step: speed does not depend on the weights."""
     directory = os.path.join(scratch, "decode")
     failed = runs.train(speed.replace_options(command, {"steps": "1"}), directory)
     if failed:
@@ -40,7 +40,7 @@ def decode(command, scratch):
                                        "--threads", "1", "--seconds", "0.3"])
         if result.returncode:
             raise RuntimeError(result.stderr.decode("utf-8", "replace").strip())
-        found[str(position)] = json.loads(result.stdout)
+        found[str(position)] = json.loads(result.stdout)["tokens_per_second"]
     return found
 
 
@@ -58,13 +58,7 @@ def measure(task, rows, folder, scratch, say):
 
 
 def summary(found, task, row):
-    """{"train", "decode", "state"}: tokens per second, and numbers per head and layer at the end of a row; None if unknown."""
+    """(tokens per second of training, [of decoding at POSITIONS]); None and an empty list if unknown."""
     of_task = found.get(task.name, {})
-    measured = speed.summaries(of_task).get(row)
-    at = of_task.get("decode", {}).get(row)
-    if not measured or not at:
-        return {"train": None, "decode": None, "state": None}
-    numbers = [at[str(position)]["state_mb"] * 1e6 / 4 / task.layers / task.option("heads") for position in POSITIONS]
-    grows = numbers[1] > 1.5 * numbers[0]
-    state = (numbers[1] - numbers[0]) / (POSITIONS[1] - POSITIONS[0]) * task.option("context") if grows else numbers[0]
-    return {"train": measured["median"], "decode": at[str(POSITIONS[0])]["tokens_per_second"], "state": round(state)}
+    measured, decoded = speed.summaries(of_task).get(row), of_task.get("decode", {}).get(row, {})
+    return measured["median"] if measured else None, [decoded[str(at)] for at in POSITIONS if str(at) in decoded]

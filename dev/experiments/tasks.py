@@ -99,7 +99,7 @@ class Language(Task):
         begin = [] if self.documents else ["--no-begin"]
         found = measures.language(self.losses(run, shard, "--loss-tokens", "65536", *begin))
         if self.longer:
-            words = ["--length", str(256 * self.longer), "--loss-tokens", "262144", "--no-begin"]
+            words = ["--length", str(self.longer * self.option("context")), "--loss-tokens", "262144", "--no-begin"]
             found["longer"] = measures.by_position(self.losses(run, shard, *words))
         return found
 

@@ -222,16 +222,28 @@ class Choice(Scratch):
             with open(self.path(os.path.join("kept", name)), encoding="utf-8") as file:
                 self.assertTrue(file.read().startswith("<svg"))
 
-    def test_state_and_speed(self):
-        task = tasks.TASKS["stories"]
-        at = {"512": {"state_mb": 4 * 4 * 12672 / 1e6, "tokens_per_second": 900.0}}
-        found = {"stories": {"rounds": [{"slay": 100.0}], "decode": {"slay": {**at, "4096": at["512"]}}}}
-        summary = speeds.summary(found, task, "slay")
-        self.assertEqual(summary, {"train": 100.0, "decode": 900.0, "state": 12672})
-        growing = {"512": {"state_mb": 4 * 4 * 64 * 513 / 1e6, "tokens_per_second": 1.0},
-                   "4096": {"state_mb": 4 * 4 * 64 * 4097 / 1e6, "tokens_per_second": 1.0}}
-        found = {"stories": {"rounds": [{"softmax": 1.0}], "decode": {"softmax": growing}}}
-        self.assertEqual(speeds.summary(found, task, "softmax")["state"], 64 * 256)
+    def test_speed(self):
+        found = {"stories": {"rounds": [{"slay": 100.0}], "decode": {"slay": {"512": 900.0, "4096": 800.0}}}}
+        self.assertEqual(speeds.summary(found, tasks.TASKS["stories"], "slay"), (100.0, [900.0, 800.0]))
+        self.assertEqual(speeds.summary({}, tasks.TASKS["stories"], "slay"), (None, []))
+
+
+class Rows(unittest.TestCase):
+    def test_width_and_state(self):
+        for words, expected in (("--attention slay", (384, 384 * 33)), ("--attention softmax", (None, 2 * 32 * 256)),
+                                ("--attention slay --preset recall --P 16", (192, 192 * 33)),
+                                ("--attention slay --fusion flat --M 384", (384, 384 * 33)),
+                                ("--attention softmax --window 32", (None, 2 * 32 * 32)),
+                                ("--attention slay*3,softmax:window=64", (None, round((3 * 384 * 33 + 2 * 32 * 64) / 4)))):
+            self.assertEqual(rows.width_and_state(words.split(), 32, 256), expected, words)
+
+    def test_presets_have_one_width(self):
+        widths = {rows.width_and_state(words.split(), 32, 256)[0] for words in rows.TABLES["presets"].values()}
+        self.assertEqual(widths, {384})
+
+    def test_lists_fit_the_layers(self):
+        self.assertNotIn("hybrid 3:1", rows.rows_of("mechanisms", 2))
+        self.assertIn("hybrid 3:1", rows.rows_of("mechanisms", 4))
 
 
 class Pictures(unittest.TestCase):
