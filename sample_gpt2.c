@@ -30,9 +30,10 @@ typedef struct {
 typedef struct {
     GPT2 *model;
     int position;        // of the next token
-    size_t cache_size;   // numbers per layer
-    real *cache;         // (L, cache_size)
-    real *kept;          // (L, cache_size): a copy, see decoder_keep_past; or NULL
+    size_t cache_size;   // numbers of all layers
+    real *cache;         // (cache_size)
+    real **caches;       // (L) where each layer's begins in it
+    real *kept;          // (cache_size): a copy, see decoder_keep_past; or NULL
     real *x, *hidden;    // (PREFILL_ROWS, C)
     real *wide, *wide2;  // (PREFILL_ROWS, 4C)
     real *logits;        // (V): of the last token
@@ -80,15 +81,21 @@ static void decoder_pack(Decoder *decoder, WeightKind kind, int keep) {
     }
 }
 
+// In whole cache lines.
+static size_t layer_cache_size(const GPT2 *model, int l) {
+    const StackEntry *entry = attention_stack_layer(&model->stack, l);
+    return (entry->attention->cache_size(&entry->config) + 15) / 16 * 16;
+}
+
 // A decoder for the model's weights. Without `keep_weights` the model's own matrices are given up on the way, so that
 // they are never in memory twice: the model is then good for nothing but this decoder.
 static void decoder_create(Decoder *decoder, GPT2 *model, WeightKind kind, int keep_weights) {
     size_t C = (size_t)model->config.C;
     *decoder = (Decoder){.model = model, .threads = omp_get_max_threads(), .arena = {.what = "the decoder"}};
     size_t threads = (size_t)decoder->threads;
-    decoder->cache_size = model->attention->cache_size(&model->attention_config);
+    for (int l = 0; l < model->config.L; l++) decoder->cache_size += layer_cache_size(model, l);
     decoder_pack(decoder, kind, keep_weights);
-    arena_plan(&decoder->arena, &decoder->cache, (size_t)model->config.L * decoder->cache_size);
+    arena_plan(&decoder->arena, &decoder->cache, decoder->cache_size);
     arena_plan(&decoder->arena, &decoder->x, PREFILL_ROWS * C);
     arena_plan(&decoder->arena, &decoder->hidden, PREFILL_ROWS * C);
     arena_plan(&decoder->arena, &decoder->wide, PREFILL_ROWS * 4 * C);
@@ -97,7 +104,11 @@ static void decoder_create(Decoder *decoder, GPT2 *model, WeightKind kind, int k
     arena_plan(&decoder->arena, &decoder->expanded, 4 * C * C);
     arena_plan(&decoder->arena, &decoder->normed, threads * C);
     arena_allocate(&decoder->arena);
-    memset(decoder->cache, 0, (size_t)model->config.L * decoder->cache_size * sizeof(real));
+    memset(decoder->cache, 0, decoder->cache_size * sizeof(real));
+    decoder->caches = memory_allocate((size_t)model->config.L, sizeof *decoder->caches, "the list of caches");
+    decoder->caches[0] = decoder->cache;
+    for (int l = 1; l < model->config.L; l++)
+        decoder->caches[l] = decoder->caches[l - 1] + layer_cache_size(model, l - 1);
     decoder->inputs = memory_allocate(threads, sizeof(MatvecInput), "the decoder's vectors");
     decoder->taken = memory_allocate(1 + 4 * (size_t)model->config.L, sizeof *decoder->taken, "the decoder's counters");
     for (size_t t = 0; t < threads; t++) decoder->inputs[t] = matvec_input_create(4 * (int)C);
@@ -111,28 +122,28 @@ static void decoder_free(Decoder *decoder) {
         packed_free(&layer->qkv), packed_free(&layer->proj), packed_free(&layer->fc), packed_free(&layer->fcproj);
     }
     free(decoder->inputs), free(decoder->taken), free(decoder->layers), free(decoder->packed), free(decoder->kept);
+    free(decoder->caches);
     arena_free(&decoder->arena);
 }
 
 // Keeps a copy of the caches, so that several texts can go on from here.
 static inline void decoder_keep_past(Decoder *decoder) {
-    size_t count = (size_t)decoder->model->config.L * decoder->cache_size;
-    if (!decoder->kept) decoder->kept = memory_allocate(count, sizeof(real), "the prompt's caches");
-    memcpy(decoder->kept, decoder->cache, count * sizeof(real));
+    if (!decoder->kept) decoder->kept = memory_allocate(decoder->cache_size, sizeof(real), "the prompt's caches");
+    memcpy(decoder->kept, decoder->cache, decoder->cache_size * sizeof(real));
 }
 
 static inline void decoder_restore_past(Decoder *decoder) {
-    memcpy(decoder->cache, decoder->kept, (size_t)decoder->model->config.L * decoder->cache_size * sizeof(real));
+    memcpy(decoder->cache, decoder->kept, decoder->cache_size * sizeof(real));
 }
 
-// out (n,C) = wte[token] + wpe[position]
+// out (n,C) = wte[token] + wpe[position], if the model has positions
 static void decoder_embed(Decoder *decoder, const int *tokens, int n) {
     size_t C = (size_t)decoder->model->config.C;
+    const real *wpe = decoder->model->weights.wpe;
     for (int i = 0; i < n; i++) {
         real *x = decoder->x + (size_t)i * C;
-        const real *position_row = decoder->model->weights.wpe + (size_t)(decoder->position + i) * C;
         packed_expand(x, &decoder->head, tokens[i], 1);
-        for (size_t c = 0; c < C; c++) x[c] += position_row[c];
+        for (size_t c = 0; wpe && c < C; c++) x[c] += wpe[(size_t)(decoder->position + i) * C + c];
     }
 }
 
@@ -155,6 +166,15 @@ static void linear_rows(Decoder *decoder, real *out, const real *residual, const
     matmul_nt(out, inp, weights, n, matrix->rows, matrix->columns, 1);
 }
 
+// wide (n,3C): qkv -> hidden (n,C)
+static void decoder_attend(Decoder *decoder, int l, int n) {
+    GPT2 *model = decoder->model;
+    const StackEntry *entry = attention_stack_layer(&model->stack, l);
+    entry->attention->step(decoder->hidden, decoder->caches[l], decoder->position, n, decoder->wide,
+                           model->constants[l], model->weights.layers[l].attention, model->attention_work,
+                           &entry->config);
+}
+
 static void layer_rows(Decoder *decoder, int l, int n) {
     GPT2 *model = decoder->model;
     const LayerWeights *w = &model->weights.layers[l];
@@ -164,8 +184,7 @@ static void layer_rows(Decoder *decoder, int l, int n) {
     int C = model->config.C;
     layernorm_forward(hidden, mean, rstd, x, w->ln1_weight, w->ln1_bias, n, C);
     linear_rows(decoder, wide, NULL, hidden, &packed->qkv, w->qkv_bias, n);
-    model->attention->step(hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, n, wide,
-                           model->constants[l], NULL, model->attention_work, &model->attention_config);
+    decoder_attend(decoder, l, n);
     linear_rows(decoder, x, x, hidden, &packed->proj, w->proj_bias, n);
     layernorm_forward(hidden, mean, rstd, x, w->ln2_weight, w->ln2_bias, n, C);
     linear_rows(decoder, wide, NULL, hidden, &packed->fc, w->fc_bias, n);
@@ -174,7 +193,7 @@ static void layer_rows(Decoder *decoder, int l, int n) {
 }
 
 static int decoder_most_rows(const Decoder *decoder) {
-    int T = decoder->model->attention_config.T;
+    int T = attention_stack_sizes(&decoder->model->stack)->T;
     return T < PREFILL_ROWS ? T : PREFILL_ROWS;
 }
 
@@ -282,8 +301,7 @@ static void decoder_token(Decoder *decoder, int token) {
         before_attention(&self, 0);
     }
     for (int l = 0; l < model->config.L; l++) {
-        model->attention->step(decoder->hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, 1,
-                               decoder->wide, model->constants[l], NULL, model->attention_work, &model->attention_config);
+        decoder_attend(decoder, l, 1);
 #pragma omp parallel num_threads(decoder->threads)
         {
             DecoderThread self = decoder_thread(decoder, 1 + 4 * l);
@@ -327,8 +345,16 @@ static const real *decoder_step(Decoder *decoder, const int *tokens, int n, int 
 
 enum { LOSS_ROWS = 128 }; // whose logits are in memory at once
 
-// The sum of the losses of a row of T tokens from position 0; targets below 0 do not count.
-static inline double decoder_row_loss(Decoder *decoder, const int *inputs, const int *targets, int T) {
+// Whether no token is likelier than the target.
+static int is_likeliest(const real *logits, int target, int V) {
+    int likelier = target < 0;
+    for (int v = 0; v < V && !likelier; v++) likelier = logits[v] > logits[target];
+    return !likelier;
+}
+
+// The sum of the losses of a row of T tokens from position 0; targets below 0 do not count. The row's own losses and
+// whether each target is the likeliest token are written where there is room for them.
+static inline double decoder_row_loss(Decoder *decoder, const LossRows *row, int T) {
     int C = decoder->model->config.C, V = decoder->model->config.V, stride = logits_stride(V);
     int most = decoder_most_rows(decoder);
     real *logits = memory_allocate(LOSS_ROWS * (size_t)stride, sizeof(real), "the logits");
@@ -336,14 +362,19 @@ static inline double decoder_row_loss(Decoder *decoder, const int *inputs, const
     decoder->position = 0;
     for (int start = 0, rows; start < T; start += rows) {
         rows = T - start < most ? T - start : most;
-        decoder_rows(decoder, inputs + start, rows);
+        decoder_rows(decoder, row->inputs + start, rows);
         for (int first = 0, n; first < rows; first += n) {
-            const int *block_targets = targets + start + first;
+            int at = start + first;
             n = rows - first < LOSS_ROWS ? rows - first : LOSS_ROWS;
             logits_of_rows(decoder, logits, stride, decoder->hidden + (size_t)first * (size_t)C, n);
 #pragma omp parallel for schedule(static)
-            for (int i = 0; i < n; i++)
-                losses[i] = cross_entropy_row(logits + (size_t)i * (size_t)stride, block_targets[i], 0, V, 0);
+            for (int i = 0; i < n; i++) {
+                real *of_token = logits + (size_t)i * (size_t)stride;
+                int target = row->targets[at + i];
+                if (row->likeliest) row->likeliest[at + i] = (unsigned char)is_likeliest(of_token, target, V);
+                losses[i] = cross_entropy_row(of_token, target, 0, V, 0);
+                if (row->losses) row->losses[at + i] = (float)losses[i];
+            }
             sum += sum_losses(losses, n);
         }
     }
@@ -362,8 +393,7 @@ int main(int argc, char **argv) {
     Feed feed;
     threads_restart_with_wait_policy(argv);
     sampling_open(&sampling, PREFILL_ROWS, 1, argc, argv);
-    gpt2_create(&model, &sampling.config, sampling.attention, &sampling.attention_config, 0, 0, TRAINS_NOT,
-                RECOMPUTE_NONE);
+    gpt2_create(&model, &sampling.config, &sampling.stack, 0, 0, TRAINS_NOT, RECOMPUTE_NONE);
     ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
     sampling_load(&sampling, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);
@@ -372,7 +402,7 @@ int main(int argc, char **argv) {
     if (sampling.loader) { // --loss
         double loss = 0;
         while (isfinite(loss) && sampling_next_row(&sampling))
-            loss += decoder_row_loss(&decoder, sampling.inputs, sampling.targets, model.config.max_T);
+            loss += decoder_row_loss(&decoder, &sampling.at, sampling.row_tokens);
         sampling_end_loss(&sampling, loss);
     } else if (sampling.logits) { // --logits
         decoder_step(&decoder, sampling.history, sampling.history_count, 0, sampling.logits);

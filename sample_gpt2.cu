@@ -52,7 +52,7 @@ static void decoder_create(Decoder *decoder, GPT2 *model) {
     size_t padded = (size_t)padded_vocabulary(model->config.V);
     ArenaGPU *arena = &decoder->arena;
     decoder->model = model;
-    decoder->cache_size = model->attention->cache_size(&model->attention_config);
+    decoder->cache_size = model->attention->cache_size(attention_stack_sizes(&model->stack));
     decoder->cache_size = (decoder->cache_size + CACHE_ALIGN - 1) / CACHE_ALIGN * CACHE_ALIGN;
     arena_gpu_plan(arena, &decoder->cache, L * decoder->cache_size);
     arena_gpu_plan(arena, &decoder->x, PREFILL_ROWS * C), arena_gpu_plan(arena, &decoder->hidden, PREFILL_ROWS * C);
@@ -108,7 +108,8 @@ static void decoder_layer(Decoder *decoder, int l, int n) {
                                    n, C, stream);
     linear_forward(wide, hidden, w->qkv_weight, w->qkv_bias, n, C, 3 * C, stream);
     model->attention->step(hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, n, wide,
-                           model->parameters.constants[l], model->attention_work, &model->attention_config, stream);
+                           model->parameters.constants[l], model->attention_work, attention_stack_sizes(&model->stack),
+                           stream);
     linear_forward(branch, hidden, w->proj_weight, w->proj_bias, n, C, C, stream);
     residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln2_weight, w->ln2_bias, n,
                                C, stream);
@@ -133,7 +134,7 @@ static void decoder_rows(Decoder *decoder, const int *tokens, int n) {
 }
 
 static int decoder_most_rows(const Decoder *decoder) {
-    int T = decoder->model->attention_config.T;
+    int T = attention_stack_sizes(&decoder->model->stack)->T;
     return T < PREFILL_ROWS ? T : PREFILL_ROWS;
 }
 
@@ -202,8 +203,7 @@ int main(int argc, char **argv) {
     Feed feed;
     threads_restart_with_wait_policy(argv);
     sampling_open(&sampling, PREFILL_ROWS, 0, argc, argv);
-    gpt2_create(&model, &sampling.config, gpu_attention(sampling.attention, &sampling.attention_config),
-                &sampling.attention_config, 0, 0, TRAINS_NOT, RECOMPUTE_NONE);
+    gpt2_create(&model, &sampling.config, &sampling.stack, 0, 0, TRAINS_NOT, RECOMPUTE_NONE);
     ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
     sampling_load(&sampling, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);
@@ -212,7 +212,7 @@ int main(int argc, char **argv) {
     if (sampling.loader) { // --loss
         double loss = 0;
         while (isfinite(loss) && sampling_next_row(&sampling))
-            loss += decoder_row_loss(&decoder, sampling.inputs, sampling.targets, model.config.max_T);
+            loss += decoder_row_loss(&decoder, sampling.at.inputs, sampling.at.targets, sampling.row_tokens);
         sampling_end_loss(&sampling, loss);
     } else if (sampling.logits) { // --logits
         decoder_step(&decoder, sampling.history, sampling.history_count, 0, sampling.logits);

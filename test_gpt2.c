@@ -111,7 +111,8 @@ static void create_tiny_recomputing(GPT2 *model, const Attention *attention, flo
     Error error;
     AttentionConfig config = {.B = 4, .T = tiny.max_T, .C = tiny.C, .NH = tiny.NH, .max_T = tiny.max_T, .seed = 5};
     die_if(attention_configure(attention, &config, NULL, &error), &error);
-    gpt2_create(model, &tiny, attention, &config, dropout_share, 5, TRAINS, recompute);
+    AttentionStack stack = attention_stack_of(attention, &config);
+    gpt2_create(model, &tiny, &stack, dropout_share, 5, TRAINS, recompute);
     widen(model);
 }
 
@@ -446,7 +447,8 @@ static void create_fixture_model(GPT2 *model, const Safetensors *file) {
     AttentionConfig sizes = {.B = FIXTURE_B, .T = FIXTURE_T, .C = config.C, .NH = config.NH, .max_T = config.max_T};
     const Attention *softmax = attention_find("softmax");
     die_if(attention_configure(softmax, &sizes, NULL, &error), &error);
-    gpt2_create(model, &config, softmax, &sizes, 0, 1, 1, RECOMPUTE_NONE);
+    AttentionStack stack = attention_stack_of(softmax, &sizes);
+    gpt2_create(model, &config, &stack, 0, 1, 1, RECOMPUTE_NONE);
     for (int i = 0; i < model->parameter_count; i++) {
         size_t count;
         float *values = fixture_tensor(file, "initial.", model->parameters[i].name, &count);
@@ -774,8 +776,9 @@ static void initial_weights(void) {
     const Attention *softmax = attention_find("softmax");
     Error error;
     die_if(attention_configure(softmax, &sizes, NULL, &error), &error);
-    gpt2_create(&a, &config, softmax, &sizes, 0, 9, 1, RECOMPUTE_NONE);
-    gpt2_create(&b, &config, softmax, &sizes, 0, 9, 0, RECOMPUTE_NONE);
+    AttentionStack stack = attention_stack_of(softmax, &sizes);
+    gpt2_create(&a, &config, &stack, 0, 9, 1, RECOMPUTE_NONE);
+    gpt2_create(&b, &config, &stack, 0, 9, 0, RECOMPUTE_NONE);
     initialize(&a), initialize(&b);
     uint64_t total = 0;
     for (int i = 0; i < a.parameter_count; i++) {
@@ -825,13 +828,14 @@ static real *forward_logits(GPT2 *model, const int *tokens, int T) {
 static void check_decoding(GPT2 *model, WeightKind kind, const int *tokens, int T, int prefill, const real *expected,
                            double tolerance) {
     int V = model->config.V;
-    char what[96];
+    char what[160], name[64];
     Decoder decoder;
     decoder_create(&decoder, model, kind, 1);
     for (int t = prefill > 0 ? prefill - 1 : 0; t < T; t++) {
         int n = t == prefill - 1 ? prefill : 1;
         const real *logits = decoder_step(&decoder, tokens + t + 1 - n, n, t + 1 - n, NULL);
-        snprintf(what, sizeof what, "%s, prompt of %d, position %d", model->attention->name, prefill, t);
+        snprintf(what, sizeof what, "%s, prompt of %d, position %d", attention_stack_name(&model->stack, name, 64),
+                 prefill, t);
         check_equal_within(what, logits, expected + (size_t)t * (size_t)V, (size_t)V, tolerance);
     }
     decoder_free(&decoder);
@@ -841,7 +845,7 @@ static void decoding_equals_forward(void) {
     for (int i = 0; attention_registry[i]; i++) {
         GPT2 model;
         create_tiny(&model, attention_registry[i], 0);
-        int T = model.attention_config.T, prompts[] = {0, 1, 2, T / 2, T};
+        int T = attention_stack_sizes(&model.stack)->T, prompts[] = {0, 1, 2, T / 2, T};
         int *tokens = random_tokens((size_t)T, model.config.V);
         real *expected = forward_logits(&model, tokens, T);
         for (int j = 0; j < 5; j++)
@@ -860,7 +864,8 @@ static void create_long(GPT2 *model, const Attention *attention, int features) {
     AttentionConfig sizes = {.B = 1, .T = LONG_BLOCK, .C = tiny.C, .NH = tiny.NH, .max_T = LONG_T, .seed = 5};
     sizes.features = features;
     die_if(attention_configure(attention, &sizes, NULL, &error), &error);
-    gpt2_create(model, &config, attention, &sizes, 0, 5, TRAINS_NOT, RECOMPUTE_NONE);
+    AttentionStack stack = attention_stack_of(attention, &sizes);
+    gpt2_create(model, &config, &stack, 0, 5, TRAINS_NOT, RECOMPUTE_NONE);
     widen(model);
 }
 
@@ -945,7 +950,7 @@ static void decoding_with_fewer_bits(void) {
         GPT2 model;
         create_tiny(&model, attention_find("softmax"), 0);
         round_weights(&model, (WeightKind)kind);
-        int T = model.attention_config.T, prompts[] = {0, 2, T / 2, T};
+        int T = attention_stack_sizes(&model.stack)->T, prompts[] = {0, 2, T / 2, T};
         int *tokens = random_tokens((size_t)T, model.config.V);
         real *expected = forward_logits(&model, tokens, T);
         for (int j = 0; j < 4; j++)

@@ -288,7 +288,7 @@ static Settings calm_settings(const Attention *attention, GPT2Config model, int 
 }
 
 static Settings small_settings(const Attention *attention) {
-    return calm_settings(attention, {MODEL_T + 3, MODEL_V, 2, 2, 32}, MODEL_T);
+    return calm_settings(attention, {MODEL_T + 3, MODEL_V, 2, 2, 32, POSITIONS_LEARNED}, MODEL_T);
 }
 
 // A model of either side: the GPU's, or its C twin.
@@ -300,9 +300,9 @@ struct Model {
     void *twin = NULL;
 
     Model(Side of, const Settings &from) : side(of), settings(from) {
-        const Attention *attention = attention_find(settings.attention);
-        if (side == GPU) create_model(&gpu, &settings, attention);
-        if (side == TWIN) twin = twin_create(&settings, attention);
+        settings.stack = attention_stack_of(attention_find(settings.attention), &settings.attention_config);
+        if (side == GPU) create_model(&gpu, &settings);
+        if (side == TWIN) twin = twin_create(&settings);
         ModelTensors all = tensors();
         model_initialize(&all, (uint64_t)settings.seed, settings.init_std);
         send();
@@ -452,7 +452,7 @@ static void every_attention_beside_its_twin(void) {
 // the loss falls (from 4.2 to 3.8) and a gradient that is wrong is seen in it. Weights are not compared: with AdamW's
 // eps of 1e-8 a gradient that is nothing but rounding moves its weight as far as any other.
 static void shipped_beside_twin(const Attention *attention) {
-    Settings settings = shipped_settings(attention, {MODEL_T + 3, MODEL_V, 2, 2, 32}, MODEL_T);
+    Settings settings = shipped_settings(attention, {MODEL_T + 3, MODEL_V, 2, 2, 32, POSITIONS_LEARNED}, MODEL_T);
     Model gpu(GPU, settings), cpu(TWIN, settings);
     std::vector<int> tokens = step_tokens(settings, 0);
     for (int step = 0; step < STEPS; step++) {
@@ -475,7 +475,7 @@ static void dropout_beside_its_twin(void) {
 
 // So small that every mode of the harness runs it in a moment.
 static Settings tiny_settings(const char *attention = "softmax", int features = 0) {
-    return calm_settings(attention_find(attention), {8, 11, 2, 2, 8}, 5, features);
+    return calm_settings(attention_find(attention), {8, 11, 2, 2, 8, POSITIONS_LEARNED}, 5, features);
 }
 
 static void a_tiny_model_beside_its_twin(void) {
@@ -660,7 +660,8 @@ static void decode_beside_forward(const AttentionGPU *attention, Settings settin
     for (int prompt : {1, 2, T - 1}) {
         GPT2 model = {};
         Decoder decoder = {};
-        gpt2_create(&model, &settings.model, attention, &settings.attention_config, 0, 0, 0, RECOMPUTE_NONE);
+        AttentionStack stack = attention_stack_of(attention->cpu, &settings.attention_config);
+        gpt2_create(&model, &settings.model, &stack, 0, 0, 0, RECOMPUTE_NONE);
         ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
         model_initialize(&tensors, (uint64_t)settings.seed, settings.init_std);
         gpt2_from_host(&model, HOST_TO_FILL);
@@ -695,7 +696,7 @@ static void decoding_equals_forward(void) {
 static void decoding_with_an_odd_context(void) {
     for (int i = 0; attention_gpu_registry[i]; i++) {
         const AttentionGPU *attention = attention_gpu_registry[i];
-        decode_beside_forward(attention, calm_settings(attention->cpu, {33, 11, 2, 3, 24}, 7));
+        decode_beside_forward(attention, calm_settings(attention->cpu, {33, 11, 2, 3, 24, POSITIONS_LEARNED}, 7));
     }
 }
 

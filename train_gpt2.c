@@ -9,7 +9,6 @@ gradient tests compile this same file in double.
 Weight gradients take `beta`: 0 overwrites (the first micro-batch of a step, so that no pass has to zero them), 1 adds.
 Sums over rows are cut into blocks of a fixed size, so that they give the same bits with any number of threads.
 */
-#include "attention/attention.h"
 #include "core/math/arena.h"
 #include "core/model/gpt2_parameters.h"
 #include "core/math/matmul.h"
@@ -30,18 +29,18 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 
 enum { COLUMN_SLICE = 64, ROW_BLOCK = 16 };
 
-// out (N,C) = wte[token] + wpe[position]
+// out (N,C) = wte[token] + wpe[position]; wpe may be NULL
 static void embedding_forward(real *out, const int *tokens, const real *wte, const real *wpe, int N, int T, int C) {
     profile_work(WORK_EMBEDDING);
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        const real *token_row = wte + (size_t)tokens[n] * C, *position_row = wpe + (size_t)(n % T) * C;
+        const real *token_row = wte + (size_t)tokens[n] * C, *position_row = wpe ? wpe + (size_t)(n % T) * C : NULL;
         real *out_row = out + (size_t)n * C;
-        for (int c = 0; c < C; c++) out_row[c] = token_row[c] + position_row[c];
+        for (int c = 0; c < C; c++) out_row[c] = token_row[c] + (position_row ? position_row[c] : 0);
     }
 }
 
-// Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C). Two rows may hold the same token:
+// Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C) if there is one. Two rows may hold the same token:
 // each thread takes a slice of columns through all rows, so that no two of them write to one place.
 static void embedding_backward(real *dwte, real *dwpe, const real *dout, const int *tokens, int N, int T, int C) {
     profile_work(WORK_EMBEDDING);
@@ -50,11 +49,9 @@ static void embedding_backward(real *dwte, real *dwpe, const real *dout, const i
         int end = start + COLUMN_SLICE < C ? start + COLUMN_SLICE : C;
         for (int n = 0; n < N; n++) {
             const real *dout_row = dout + (size_t)n * C;
-            real *dtoken_row = dwte + (size_t)tokens[n] * C, *dposition_row = dwpe + (size_t)(n % T) * C;
-            for (int c = start; c < end; c++) {
-                dtoken_row[c] += dout_row[c];
-                dposition_row[c] += dout_row[c];
-            }
+            real *dtoken_row = dwte + (size_t)tokens[n] * C, *dposition_row = dwpe ? dwpe + (size_t)(n % T) * C : NULL;
+            for (int c = start; c < end; c++) dtoken_row[c] += dout_row[c];
+            for (int c = start; dposition_row && c < end; c++) dposition_row[c] += dout_row[c];
         }
     }
 }
@@ -287,12 +284,14 @@ typedef struct {                       // in the order of enum LayerTensor (core
     real *ln2_weight, *ln2_bias;       // (C), (C)
     real *fc_weight, *fc_bias;         // (C,4C), (4C)
     real *fcproj_weight, *fcproj_bias; // (4C,C), (C)
+    real *attention;                   // the mechanism's own parameters, one block; NULL: it has none
 } LayerWeights;
-_Static_assert(sizeof(LayerWeights) == LAYER_TENSORS * sizeof(real *), "also an array of pointers: see name_weights");
+_Static_assert(sizeof(LayerWeights) == (LAYER_TENSORS + 1) * sizeof(real *),
+               "also an array of pointers: see name_weights");
 
 typedef struct { // the weights, or their gradients
     real *wte;   // (V,C)
-    real *wpe;   // (max_T,C)
+    real *wpe;   // (max_T,C), or NULL
     LayerWeights *layers;
     real *lnf_weight, *lnf_bias; // (C), (C)
 } Weights;
@@ -326,8 +325,7 @@ typedef struct {     // scratch of backward: one set for all layers
 
 typedef struct {
     GPT2Config config;
-    const Attention *attention;
-    AttentionConfig attention_config; // B and T: the capacity of the activations
+    AttentionStack stack; // B and T: the capacity of the activations
     float dropout;
     int recompute; // Recompute
     uint64_t seed;
@@ -338,7 +336,7 @@ typedef struct {
     int own_count, updated_count;
     Sharing *sharing; // with the other ranks; NULL: alone
     Weights weights, dweights;
-    real **constants; // the attention's, per layer
+    real **constants;                                      // the attention's, per layer
     Activations acts;
     BackwardScratch back;
     real *attention_work, *head_work, *layernorm_work;
@@ -352,15 +350,30 @@ typedef struct {
 } GPT2;
 
 static void plan_parameters(GPT2 *model) {
-    model->parameters = gpt2_list_parameters(&model->config, &model->parameter_count);
+    model->parameters = gpt2_list_parameters(&model->config, &model->stack, &model->parameter_count);
     for (int i = 0; i < model->parameter_count; i++) {
         Parameter *p = &model->parameters[i];
-        arena_plan(&model->weight_arena, &p->value, p->count);
+        size_t count = p->of_attention ? p->block_count : p->count;
+        if (count == 0) continue; // its place is in the block of an earlier one
+        arena_plan(&model->weight_arena, &p->value, count);
         if (!model->trains) continue;
-        arena_plan(&model->gradient_arena, &p->gradient, p->count);
+        arena_plan(&model->gradient_arena, &p->gradient, count);
         if (model->trains == TRAINS_SHARING_MOMENTS) continue;
-        arena_plan(&model->moment_arena, &p->m, p->count);
-        arena_plan(&model->moment_arena, &p->v, p->count);
+        arena_plan(&model->moment_arena, &p->m, count);
+        arena_plan(&model->moment_arena, &p->v, count);
+    }
+}
+
+// The parameters of an attention after its first: their places are in the first one's block.
+static void place_in_blocks(GPT2 *model) {
+    const Parameter *first = NULL;
+    for (int i = 0; i < model->parameter_count; i++) {
+        Parameter *p = &model->parameters[i];
+        if (p->block_count) first = p;
+        if (!p->of_attention || p->block_count) continue;
+        p->value = first->value + p->block_place;
+        if (first->gradient) p->gradient = first->gradient + p->block_place;
+        if (first->m) p->m = first->m + p->block_place, p->v = first->v + p->block_place;
     }
 }
 
@@ -371,13 +384,15 @@ static real *next_tensor(const Parameter **next, int gradients) {
 
 // Gives the listed tensors, weights or gradients, their names in the struct.
 static void name_weights(Weights *weights, const GPT2 *model, int gradients) {
-    const Parameter *next = model->parameters;
+    const Parameter *next = model->parameters, *end = next + model->parameter_count;
     weights->layers = memory_allocate_zeroed((size_t)model->config.L, sizeof(LayerWeights), "the list of layers");
     weights->wte = next_tensor(&next, gradients);
-    weights->wpe = next_tensor(&next, gradients);
+    if (model->config.positions == POSITIONS_LEARNED) weights->wpe = next_tensor(&next, gradients);
     for (int l = 0; l < model->config.L; l++) {
         real **slots = (real **)&weights->layers[l];
         for (int i = 0; i < LAYER_TENSORS; i++) slots[i] = next_tensor(&next, gradients);
+        if (next < end && next->of_attention) weights->layers[l].attention = next_tensor(&next, gradients);
+        while (next < end && next->of_attention) next++;
     }
     weights->lnf_weight = next_tensor(&next, gradients);
     weights->lnf_bias = next_tensor(&next, gradients);
@@ -387,6 +402,7 @@ static void name_weights(Weights *weights, const GPT2 *model, int gradients) {
 // again.
 static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
     LayerActivations *a = &model->acts.layers[l];
+    const StackEntry *entry = attention_stack_layer(&model->stack, l);
     struct {
         real **slot;
         size_t count;
@@ -396,7 +412,7 @@ static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
         {&a->ln1_mean, N, RECOMPUTE_BLOCKS},
         {&a->ln1_rstd, N, RECOMPUTE_BLOCKS},
         {&a->qkv, N * 3 * C, RECOMPUTE_BLOCKS},
-        {&a->attention_saved, model->attention->saved_size(&model->attention_config), RECOMPUTE_BLOCKS},
+        {&a->attention_saved, entry->attention->saved_size(&entry->config), RECOMPUTE_BLOCKS},
         {&a->attention_out, N * C, RECOMPUTE_BLOCKS},
         {&a->residual_mid, N * C, RECOMPUTE_BLOCKS},
         {&a->ln2, N * C, RECOMPUTE_CHEAP},
@@ -437,15 +453,18 @@ static void plan_scratch(GPT2 *model, size_t N, size_t C) {
     arena_plan(arena, &model->back.dbranch, model->dropout > 0 ? N * C : 0);
 }
 
-// Plans a model: what memory it needs is known before any is allocated. attention_config.B and .T are the most rows and
+static size_t most_rows(const AttentionStack *stack) {
+    const AttentionConfig *sizes = attention_stack_sizes(stack);
+    return (size_t)sizes->B * (size_t)sizes->T;
+}
+
+// Plans a model: what memory it needs is known before any is allocated. The B and T of `stack` are the most rows and
 // tokens per row of any forward pass; with TRAINS_NOT there are only weights and the attention's scratch, for decoding.
 // `recompute` is a level of --recompute.
-static void gpt2_plan(GPT2 *model, const GPT2Config *config, const Attention *attention,
-                      const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
-                      int recompute) {
+static void gpt2_plan(GPT2 *model, const GPT2Config *config, const AttentionStack *stack, float dropout_share,
+                      uint64_t seed, int trains, int recompute) {
     *model = (GPT2){.config = *config,
-                    .attention = attention,
-                    .attention_config = *attention_config,
+                    .stack = *stack,
                     .dropout = dropout_share,
                     .seed = seed,
                     .trains = trains,
@@ -456,23 +475,25 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, const Attention *at
                     .constant_arena = {.what = "attention constants"},
                     .activation_arena = {.what = "activations"},
                     .scratch_arena = {.what = "scratch"}};
-    size_t N = (size_t)attention_config->B * (size_t)attention_config->T, C = (size_t)config->C, constant_count;
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    attention_constants(attention, attention_config, list, &constant_count);
+    size_t N = most_rows(stack), C = (size_t)config->C;
     plan_parameters(model);
-    arena_plan(&model->scratch_arena, &model->attention_work, attention->work_size(attention_config));
+    arena_plan(&model->scratch_arena, &model->attention_work, attention_stack_work_size(stack));
     if (trains) plan_activations(model, N, C), plan_scratch(model, N, C);
     model->constants = memory_allocate_zeroed((size_t)config->L, sizeof(real *), "the list of constants");
-    for (int l = 0; l < config->L; l++) arena_plan(&model->constant_arena, &model->constants[l], constant_count);
+    for (int l = 0; l < config->L; l++) {
+        const StackEntry *entry = attention_stack_layer(stack, l);
+        AttentionTensor list[ATTENTION_TENSORS_MAX];
+        size_t count;
+        attention_constants(entry->attention, &entry->config, list, &count);
+        arena_plan(&model->constant_arena, &model->constants[l], count);
+    }
 }
 
 // Plans and allocates a model.
-static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *attention,
-                        const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
-                        int recompute) {
-    gpt2_plan(model, config, attention, attention_config, dropout_share, seed, trains, recompute);
-    size_t N = (size_t)attention_config->B * (size_t)attention_config->T;
-    model->losses = memory_allocate(N, sizeof(double), "the losses");
+static void gpt2_create(GPT2 *model, const GPT2Config *config, const AttentionStack *stack, float dropout_share,
+                        uint64_t seed, int trains, int recompute) {
+    gpt2_plan(model, config, stack, dropout_share, seed, trains, recompute);
+    model->losses = memory_allocate(most_rows(stack), sizeof(double), "the losses");
     arena_allocate(&model->weight_arena);
     arena_allocate(&model->constant_arena);
     arena_allocate(&model->activation_arena);
@@ -481,6 +502,7 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const Attention *
     model->back.dwide = model->head_work;
     if (trains) arena_allocate(&model->gradient_arena);
     if (trains == TRAINS) arena_allocate(&model->moment_arena), arena_clear(&model->moment_arena);
+    place_in_blocks(model);
     name_weights(&model->weights, model, 0);
     name_weights(&model->dweights, model, 1);
     model->own = model->updated = model->parameters;
@@ -500,8 +522,7 @@ static void gpt2_free(GPT2 *model) {
 static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
     if (model->sharing) sharing_join_moments(model->sharing, purpose == HOST_TO_SAVE);
     return (ModelTensors){.config = model->config,
-                          .attention = model->attention,
-                          .attention_config = model->attention_config,
+                          .stack = model->stack,
                           .parameters = model->parameters,
                           .count = model->parameter_count,
                           .constants = model->constants};
@@ -520,10 +541,11 @@ static void dropout_at(const GPT2 *model, real *x, int site, float share) {
             share, key);
 }
 
-static AttentionConfig attention_config_now(const GPT2 *model) {
-    AttentionConfig config = model->attention_config;
-    config.B = model->batch.B, config.T = model->batch.T;
-    return config;
+// The attention of layer l, with the sizes of the batch at hand.
+static StackEntry attention_now(const GPT2 *model, int l) {
+    StackEntry entry = *attention_stack_layer(&model->stack, l);
+    entry.config.B = model->batch.B, entry.config.T = model->batch.T;
+    return entry;
 }
 
 static const real *layer_input(const GPT2 *model, int l) {
@@ -536,13 +558,13 @@ static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     const LayerWeights *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     const real *x = layer_input(model, l);
-    AttentionConfig config = attention_config_now(model);
+    StackEntry entry = attention_now(model, l);
     int N = model->batch.B * model->batch.T, C = model->config.C;
     layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, x, w->ln1_weight, w->ln1_bias, N, C);
     linear_forward(a->qkv, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C);
     profile_work(WORK_ATTENTION);
-    model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->constants[l], NULL,
-                              model->attention_work, &config);
+    entry.attention->forward(a->attention_out, a->attention_saved, a->qkv, model->constants[l], w->attention,
+                             model->attention_work, &entry.config);
     if (dropout_share == 0) {
         linear_residual_forward(a->residual_mid, x, a->attention_out, w->proj_weight, w->proj_bias, N, C, C);
     } else {
@@ -623,7 +645,7 @@ static void layer_backward(GPT2 *model, int l, real beta) {
     LayerWeights *dw = &model->dweights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     BackwardScratch *s = &model->back;
-    AttentionConfig config = attention_config_now(model);
+    StackEntry entry = attention_now(model, l);
     int N = model->batch.B * model->batch.T, C = model->config.C;
     recompute_layer(model, l);
     linear_backward(s->dwide, dw->fcproj_weight, dw->fcproj_bias, s->dresidual, a->fc_gelu, w->fcproj_weight, N, 4 * C,
@@ -641,11 +663,21 @@ static void layer_backward(GPT2 *model, int l, real beta) {
     linear_backward(s->dhidden, dw->proj_weight, dw->proj_bias, dbranch, a->attention_out, w->proj_weight, N, C, C,
                     beta);
     profile_work(WORK_ATTENTION);
-    model->attention->backward(s->dwide, NULL, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
-                               model->constants[l], NULL, model->attention_work, &config);
+    entry.attention->backward(s->dwide, dw->attention, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
+                              model->constants[l], w->attention, model->attention_work, &entry.config);
     linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, N, C, 3 * C, beta);
     layernorm_backward(s->dresidual, dw->ln1_weight, dw->ln1_bias, s->dhidden, layer_input(model, l), a->ln1_mean,
                        a->ln1_rstd, w->ln1_weight, N, C, beta, model->layernorm_work);
+}
+
+// Of tensors whose backward pass knows no beta and only adds.
+static void clear_added_gradients(GPT2 *model) {
+    if (model->dweights.wpe)
+        memset(model->dweights.wpe, 0, (size_t)model->config.max_T * (size_t)model->config.C * sizeof(real));
+    for (int i = 0; i < model->parameter_count; i++) {
+        const Parameter *p = &model->parameters[i];
+        if (p->of_attention) memset(p->gradient, 0, p->count * sizeof(real));
+    }
 }
 
 // After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the
@@ -656,13 +688,13 @@ static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
     int N = model->batch.B * model->batch.T, C = model->config.C, L = model->config.L;
     profile_phase(PHASE_BACKWARD);
     memset(model->back.dresidual, 0, (size_t)N * (size_t)C * sizeof(real));
-    if (beta == 0) memset(model->dweights.wpe, 0, (size_t)model->config.max_T * (size_t)C * sizeof(real));
+    if (beta == 0) clear_added_gradients(model);
     layernorm_backward(model->back.dresidual, model->dweights.lnf_weight, model->dweights.lnf_bias, model->back.dhidden,
                        layer_input(model, L), acts->lnf_mean, acts->lnf_rstd, model->weights.lnf_weight, N, C, beta,
                        model->layernorm_work);
     for (int l = L - 1; l >= 0; l--) {
         layer_backward(model, l, beta);
-        if (model->sharing && batch->is_last) sharing_ready(model->sharing, 2 + l * LAYER_TENSORS);
+        if (model->sharing && batch->is_last) sharing_ready(model->sharing, gpt2_layer_start(model->parameters, l));
     }
     dropout_at(model, model->back.dresidual, 0, model->dropout);
     embedding_backward(model->dweights.wte, model->dweights.wpe, model->back.dresidual, batch->inputs, N, batch->T, C);
@@ -671,8 +703,12 @@ static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
 // backward; the attention by its own count. The head counts, the embedding look-up does not.
 static inline double gpt2_flops_per_token(const GPT2 *model) {
-    double C = model->config.C, matrices = model->config.L * 12.0 * C * C + (double)model->config.V * C;
-    return 6 * matrices + 3 * model->config.L * model->attention->flops(&model->attention_config);
+    double C = model->config.C, matrices = model->config.L * 12.0 * C * C + (double)model->config.V * C, sum = 0;
+    for (int l = 0; l < model->config.L; l++) {
+        const StackEntry *entry = attention_stack_layer(&model->stack, l);
+        sum += entry->attention->flops(&entry->config);
+    }
+    return 6 * matrices + 3 * sum;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -732,7 +768,7 @@ static void adamw(Parameter *parameters, int count, const Settings *settings, in
     for (int i = 0; i < count; i++) {
         Parameter *p = &parameters[i];
         real *value = p->value, *m = p->m, *v = p->v;
-        const real *gradient = p->gradient, keep = p->rank == 2 ? (real)(1 - rate * settings->weight_decay) : 1;
+        const real *gradient = p->gradient, keep = p->decays ? (real)(1 - rate * settings->weight_decay) : 1;
 #pragma omp for simd schedule(static) nowait
         for (size_t j = 0; j < p->count; j++) {
             real g = gradient[j] * g_scale;
@@ -806,9 +842,9 @@ static void share_model(GPT2 *model, int zero) {
 }
 
 // A model for training, alone or with the other ranks.
-static void create_model(GPT2 *model, const Settings *settings, const Attention *attention) {
-    gpt2_create(model, &settings->model, attention, &settings->attention_config, settings->dropout,
-                (uint64_t)settings->seed, trains_how(settings), settings->recompute);
+static void create_model(GPT2 *model, const Settings *settings) {
+    gpt2_create(model, &settings->model, &settings->stack, settings->dropout, (uint64_t)settings->seed,
+                trains_how(settings), settings->recompute);
     if (parallel_ranks() > 1) share_model(model, settings->zero);
 }
 
@@ -829,10 +865,10 @@ static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
 }
 
 // Bytes on this machine, for training_check_memory: of all ranks that share it.
-static uint64_t planned_bytes(const Settings *settings, const Attention *attention, char *text, size_t size) {
+static uint64_t planned_bytes(const Settings *settings, char *text, size_t size) {
     GPT2 model;
-    gpt2_plan(&model, &settings->model, attention, &settings->attention_config, settings->dropout, 0,
-              trains_how(settings), settings->recompute);
+    gpt2_plan(&model, &settings->model, &settings->stack, settings->dropout, 0, trains_how(settings),
+              settings->recompute);
     uint64_t bytes = model_bytes(&model, text, size) * (uint64_t)parallel_local_ranks();
     gpt2_free(&model);
     return bytes;
@@ -847,7 +883,7 @@ int main(int argc, char **argv) {
     threads_restart_with_wait_policy(argv);
     training_open(&training, argc, argv);
     training_check_memory(&training, memory_machine_bytes(), planned_bytes);
-    create_model(&model, &training.settings, training.attention);
+    create_model(&model, &training.settings);
     tensors = gpt2_to_host(&model, HOST_TO_FILL);
     training_load(&training, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);

@@ -539,8 +539,8 @@ enum { NORM_BLOCKS = 1024 }; // blocks, and parts, of a sum over all gradients
 
 typedef struct {
     GPT2Config config;
+    AttentionStack stack; // of one entry; B and T: the capacity of the activations
     const AttentionGPU *attention;
-    AttentionConfig attention_config; // B and T: the capacity of the activations
     float dropout;
     uint64_t seed;
     int recompute; // Recompute (core/train/settings.h)
@@ -591,7 +591,7 @@ static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
     LayerActivations *a = &model->acts.layers[l];
     size_t cheap = l == 0 || model->recompute < RECOMPUTE_CHEAP ? N : 0;
     size_t block = l == 0 || model->recompute < RECOMPUTE_BLOCKS ? N : 0;
-    size_t saved = block ? model->attention->saved_size(&model->attention_config) : 0;
+    size_t saved = block ? model->attention->saved_size(attention_stack_sizes(&model->stack)) : 0;
     arena_gpu_plan(arena, &a->ln1, cheap * C);
     arena_gpu_plan(arena, &a->ln1_mean, block), arena_gpu_plan(arena, &a->ln1_rstd, block);
     arena_gpu_plan(arena, &a->qkv, block * 3 * C);
@@ -636,20 +636,28 @@ static void plan_scratch(GPT2 *model, size_t N, size_t C) {
     arena_gpu_plan(arena, &model->state, 1);
 }
 
-// Plans and allocates a model. attention_config.B and .T are the most rows and tokens per row of any forward pass; with
+// The attention's kernels; ends the program when there are none for this model.
+static const AttentionGPU *gpu_attention(const GPT2Config *config, const AttentionStack *stack) {
+    char why[300];
+    const AttentionGPU *found = attention_gpu_of(stack, why, sizeof why);
+    if (!found) die("%s", why);
+    if (config->positions == POSITIONS_NONE) die("positions none: no GPU code yet; use the program for the CPU");
+    return found;
+}
+
+// Plans and allocates a model. The B and T of `stack` are the most rows and tokens per row of any forward pass; with
 // TRAINS_NOT there are only weights and the attention's scratch, for decoding. `model` is a GPT2 of zeros.
-static void gpt2_create(GPT2 *model, const GPT2Config *config, const AttentionGPU *attention,
-                        const AttentionConfig *attention_config, float dropout_share, uint64_t seed, int trains,
-                        int recompute) {
-    size_t N = (size_t)attention_config->B * (size_t)attention_config->T, C = (size_t)config->C;
-    model->config = *config, model->attention = attention, model->attention_config = *attention_config;
+static void gpt2_create(GPT2 *model, const GPT2Config *config, const AttentionStack *stack, float dropout_share,
+                        uint64_t seed, int trains, int recompute) {
+    const AttentionConfig *sizes = attention_stack_sizes(stack);
+    size_t N = (size_t)sizes->B * (size_t)sizes->T, C = (size_t)config->C;
+    model->config = *config, model->stack = *stack, model->attention = gpu_attention(config, stack);
     model->dropout = dropout_share, model->seed = seed, model->recompute = recompute, model->trains = trains;
     model->activation_arena.what = "activations", model->scratch_arena.what = "scratch";
     model->rounded_for_step = -1;
     cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
-    parameters_gpu_create(&model->parameters, config, attention->cpu, attention_config, padded_vocabulary(config->V),
-                          trains);
-    arena_gpu_plan(&model->scratch_arena, &model->attention_work, attention->work_size(attention_config));
+    parameters_gpu_create(&model->parameters, config, stack, padded_vocabulary(config->V), trains);
+    arena_gpu_plan(&model->scratch_arena, &model->attention_work, model->attention->work_size(sizes));
     if (trains) plan_activations(model, N, C), plan_scratch(model, N, C);
     arena_gpu_allocate(&model->activation_arena), arena_gpu_allocate(&model->scratch_arena);
     point_weights(&model->weights, model, model->parameters.rounded);
@@ -676,8 +684,7 @@ static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
     ModelTensors tensors = {};
     if (purpose == HOST_TO_SAVE) parameters_gpu_fetch(&model->parameters, model->stream);
     tensors.config = model->config;
-    tensors.attention = model->attention->cpu;
-    tensors.attention_config = model->attention_config;
+    tensors.stack = model->stack;
     tensors.parameters = model->parameters.list;
     tensors.count = model->parameters.count;
     tensors.constants = model->parameters.host_constants;
@@ -707,7 +714,7 @@ static Dropout mask_at(const GPT2 *model, int site, float share) {
 }
 
 static AttentionConfig attention_config_now(const GPT2 *model) {
-    AttentionConfig config = model->attention_config;
+    AttentionConfig config = *attention_stack_sizes(&model->stack);
     config.B = model->B, config.T = model->T;
     return config;
 }
@@ -898,7 +905,7 @@ static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
 // backward; the attention by its own count. The head counts, the embedding look-up does not.
 static inline double gpt2_flops_per_token(const GPT2 *model) {
     double C = model->config.C, matrices = model->config.L * 12.0 * C * C + (double)model->config.V * C;
-    return 6 * matrices + 3 * model->config.L * model->attention->cpu->flops(&model->attention_config);
+    return 6 * matrices + 3 * model->config.L * model->attention->cpu->flops(attention_stack_sizes(&model->stack));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -1098,24 +1105,12 @@ static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, con
 // ---------------------------------------------------------------------------------------------------------------------
 // The program
 
-// The attention's kernels; ends the program when there are none for this configuration.
-static const AttentionGPU *gpu_attention(const Attention *attention, const AttentionConfig *config) {
-    char why[256];
-    const AttentionGPU *on_device = attention_gpu_find(attention->name);
-    if (!on_device) die("attention %s has no GPU kernels; use the program for the CPU", attention->name);
-    if (on_device->check && on_device->check(config, why, sizeof why))
-        die("attention %s on the GPU: %s", attention->name, why);
-    return on_device;
-}
-
 // A model for training. `model` is a GPT2 of zeros.
-static inline void create_model(GPT2 *model, const Settings *settings, const Attention *attention) {
-    const AttentionGPU *on_device = gpu_attention(attention, &settings->attention_config);
+static inline void create_model(GPT2 *model, const Settings *settings) {
     int shares = parallel_ranks() > 1;
     parallel_choose_device();
-    gpt2_create(model, &settings->model, on_device, &settings->attention_config, settings->dropout,
-                (uint64_t)settings->seed, shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS,
-                settings->recompute);
+    gpt2_create(model, &settings->model, &settings->stack, settings->dropout, (uint64_t)settings->seed,
+                shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS, settings->recompute);
     if (shares)
         model->exchange =
             exchange_gpu_create(model->parameters.master, model->parameters.gradients, settings->zero, model->stream);
@@ -1155,11 +1150,11 @@ int main(int argc, char **argv) {
     training_open(&training, argc, argv);
     if (parallel_ranks() > 1 && !exchange_gpu_exists())
         die("started as one of %d processes, but built without NCCL; install it and make again", parallel_ranks());
-    create_model(&model, &training.settings, training.attention);
+    create_model(&model, &training.settings);
     tensors = gpt2_to_host(&model, HOST_TO_FILL);
     training_load(&training, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);
-    if (model.attention->describe) model.attention->describe(&model.attention_config, notes, sizeof notes);
+    if (model.attention->describe) model.attention->describe(attention_stack_sizes(&model.stack), notes, sizeof notes);
     Machine machine = {gpu_peak_gflops(), gpu_device_name(), memory, model_bytes(&model, memory, sizeof memory),
                        notes[0] ? notes : NULL};
     training_begin(&training, gpt2_flops_per_token(&model), &machine);

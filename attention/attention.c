@@ -37,6 +37,7 @@ typedef struct {
 } Field;
 
 #define AT(member) offsetof(AttentionConfig, member)
+#define GROUP      "attention" // of its options in --help
 #define ALWAYS     ((size_t)0)
 #define NEVER      ((size_t)-1)
 static const Field fields[] = {
@@ -96,7 +97,7 @@ static int fields_of(Field list[FIELDS_MAX], const Attention *attention) {
     return n;
 }
 
-static int has_option(const Attention *attention, const char *option) {
+int attention_has_option(const Attention *attention, const char *option) {
     Field list[FIELDS_MAX];
     for (int i = fields_of(list, attention) - 1; i >= 0; i--)
         if (!strcmp(list[i].option, option)) return 1;
@@ -118,7 +119,7 @@ static const char *names_of_users(char *text, size_t size, const char *option) {
     text[0] = 0;
     for (int i = 0; attention_registry[i]; i++) {
         const Attention *attention = attention_registry[i];
-        if (option && !has_option(attention, option)) continue;
+        if (option && !attention_has_option(attention, option)) continue;
         int n = snprintf(text + length, size - length, "%s%s", length ? ", " : "", attention->name);
         if (n < 0 || (size_t)n >= size - length) break;
         length += (size_t)n;
@@ -130,8 +131,14 @@ const char *attention_names(char *text, size_t size) {
     return names_of_users(text, size, NULL);
 }
 
+int attention_refuse_option(const Attention *attention, const char *option, Error *error) {
+    char owners[256];
+    return error_set(error, "option --%s belongs to %s, not to %s; remove it", option,
+                     names_of_users(owners, sizeof owners, option), attention->name);
+}
+
 static void add_option(Options *options, const Field *field, AttentionConfig *config) {
-    Option option = {.group = "attention",
+    Option option = {.group = GROUP,
                      .name = field->option,
                      .type = field->type,
                      .value = field_address(field, config),
@@ -202,11 +209,8 @@ int attention_configure(const Attention *attention, AttentionConfig *config, con
     AttentionConfig configured = default_config(attention, config);
     for (int i = 0; options && i < options->count; i++) {
         const Option *option = &options->items[i];
-        char owners[256];
-        names_of_users(owners, sizeof owners, option->name);
-        if (!option->given || !owners[0] || has_option(attention, option->name)) continue;
-        return error_set(error, "option --%s belongs to %s, not to %s; remove it", option->name, owners,
-                         attention->name);
+        if (!option->given || strcmp(option->group, GROUP) || attention_has_option(attention, option->name)) continue;
+        return attention_refuse_option(attention, option->name, error);
     }
     for (int i = 0, n = fields_of(list, attention); i < n; i++)
         if (option_was_given(options, list[i].option)) field_copy(&list[i], &configured, config);

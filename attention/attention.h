@@ -79,6 +79,7 @@ typedef struct {
     const char *name;    // "slay": also what checkpoints say
     const char *summary; // one line for --help and tables
     unsigned uses;       // USES_...: the shared options it has
+    int has_horizon;     // positions beyond max_T mean nothing to it
     AttentionOption own[ATTENTION_OWN_MAX]; // its own options; the first without a name ends them
     // Fills in the mechanism's defaults for every option that was not given; `features` is as it was given, or 0.
     void (*defaults)(AttentionConfig *);
@@ -121,6 +122,9 @@ const char *attention_names(char *text, size_t size); // "softmax, yat, ...", fo
 
 // Adds the mechanisms' options (--R, --eps, ...) to a program's table; they write into `config`.
 void attention_add_options(Options *options, AttentionConfig *config);
+// Whether a mechanism has the option; the refusal of one that it has not.
+int attention_has_option(const Attention *attention, const char *option);
+int attention_refuse_option(const Attention *attention, const char *option, Error *error);
 // After parsing: mechanism defaults for every option not given, refusal of options that the mechanism does not have,
 // HS from C and NH, then the mechanism's own check.
 int attention_configure(const Attention *attention, AttentionConfig *config, const Options *options, Error *error);

@@ -7,7 +7,7 @@
 #include "core/gpu/cuda_common.h"
 
 extern "C" {
-#include "attention.h"
+#include "stack.h"
 }
 
 struct AttentionGPU {
@@ -38,5 +38,7 @@ struct AttentionGPU {
 
 extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL
 const AttentionGPU *attention_gpu_find(const char *name);  // NULL when there is none of that name
+// The kernels of a model's attention; NULL and why when there are none for it.
+const AttentionGPU *attention_gpu_of(const AttentionStack *stack, char *why, size_t size);
 
 #endif

@@ -332,7 +332,8 @@ size_t linear_work_size(const LinearMap *map, const AttentionConfig *config) {
     Segments segments = linear_segments(map, chunk, config);
     size_t size = linear_lay_out(&worker, NULL, map, segments.rows, chunk, 1, config);
     size_t step_size = linear_lay_out(&worker, NULL, map, TILE, TILE, 0, config);
-    return max_size(size, step_size) * (size_t)omp_get_max_threads() + 2 * linear_boundary_size(map, segments, config);
+    return linear_parameters_size(map, config) + max_size(size, step_size) * (size_t)omp_get_max_threads() +
+           2 * linear_boundary_size(map, segments, config);
 }
 
 size_t linear_cache_size(const LinearMap *map, const AttentionConfig *config) {

@@ -225,7 +225,7 @@ static void backward_queries(Worker *worker, HeadInput input, HeadGradient gradi
         add_pair_gradients(worker, &keys, j < index ? TILE : rows, rows, j == index);
     }
     if (has_history) linear_add_to_state(worker, worker->query_sums, &worker->q, worker->gamma, worker->beta, rows);
-    map->gradient(worker->x, &worker->dq, &worker->q, where, worker->packed, worker->config);
+    map->gradient(worker->x, worker->d_packed, &worker->dq, &worker->q, where, worker->packed, worker->config);
     store_features(gradient.dq + (size_t)row * gradient.d_stride, gradient.d_stride, worker->x, rows, worker->HS);
 }
 
@@ -251,8 +251,8 @@ static void end_key_gradients(Worker *worker, HeadGradient gradient, int start, 
         tile_transpose(tile.d.outer, TILE, tile.d_outer_rows, tile_stride(map->outer), rows, map->outer, 1);
         if (!map->fixed_inner)
             tile_transpose(tile.d.inner, TILE, tile.d_inner_rows, tile_stride(map->inner), rows, map->inner, 1);
-        map->gradient(worker->x, &tile.d, &tile.features, (LinearRows){start + row, rows}, worker->packed,
-                      worker->config);
+        map->gradient(worker->x, worker->d_packed, &tile.d, &tile.features, (LinearRows){start + row, rows},
+                      worker->packed, worker->config);
         store_features(gradient.dk + at, gradient.d_stride, worker->x, rows, HS);
         for (int i = 0; i < rows; i++)
             memcpy(gradient.dv + at + (size_t)i * gradient.d_stride, tile.dv + (size_t)i * worker->stride,
@@ -317,9 +317,10 @@ static real pending_at(const Worker *worker, HeadGradient gradient, int end) {
     return pending;
 }
 
-typedef struct { // the arguments of linear_attention_backward
+typedef struct { // the arguments of linear_attention_backward, and what the heads' parameters receive
     real *dqkv;
     const real *dout, *qkv, *out, *saved;
+    real *d_packed; // (B, NH, d_packed_size)
 } Pass;
 
 static HeadGradient head_gradient(const Pass *pass, int task, const AttentionConfig *config) {
@@ -366,6 +367,8 @@ static void backward_segment(Worker *worker, int task, int segment, Segments seg
     int start = segment * segments.rows, end = min_int(start + segments.rows, config->T);
     State history = {0}, own_sums = worker->query_sums;
     linear_pack(worker, task);
+    worker->d_packed = pass->d_packed + (size_t)task * map->d_packed_size;
+    memset(worker->d_packed, 0, map->d_packed_size * sizeof(real));
     if (start) history = linear_boundary(key_boundaries, task, segment, segments, worker);
     if (end < config->T)
         worker->query_sums = linear_boundary(query_boundaries, task, segment, segments, worker);
@@ -381,11 +384,11 @@ static void backward_segment(Worker *worker, int task, int segment, Segments seg
 void linear_attention_backward(const LinearMap *map, real *dqkv, real *dparameters, const real *dout, const real *qkv,
                                const real *out, const real *saved, const real *constants, const real *parameters,
                                real *work, const AttentionConfig *config) {
-    (void)dparameters;
-    Pass pass = {dqkv, dout, qkv, out, saved};
+    Pass pass = {dqkv, dout, qkv, out, saved, work};
     int chunk = linear_chunk_rows(map, config->T, config);
     Segments segments = linear_segments(map, chunk, config);
     int share = linear_is_worth_threads(map, config->B * config->T, chunk, config);
+    work += linear_parameters_size(map, config);
 #pragma omp parallel if (share)
     {
         Worker worker;
@@ -403,4 +406,6 @@ void linear_attention_backward(const LinearMap *map, real *dqkv, real *dparamete
             backward_segment(&worker, i / segments.count, i % segments.count, segments, key_boundaries,
                              query_boundaries, &pass);
     }
+    for (int task = 0; map->d_packed_size && task < config->B * config->NH; task++)
+        map->unpack(dparameters, pass.d_packed + (size_t)task * map->d_packed_size, task % config->NH, config);
 }

@@ -273,7 +273,8 @@ void linear_mask_future(real *tile, int key_rows, int lanes, int offset) {
 
 Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig *config) {
     int heads = config->B * config->NH, threads = omp_get_max_threads(), chunks = chunks_of(config->T, chunk);
-    int wanted = map->squared_inner || heads >= threads ? 1 : min_int(chunks, chunks_of(threads, heads));
+    int whole = map->squared_inner || map->d_packed_size || heads >= threads; // one d_packed for each head
+    int wanted = whole ? 1 : min_int(chunks, chunks_of(threads, heads));
     int rows = chunks_of(chunks, wanted) * chunk;
     return (Segments){chunks_of(config->T, rows), rows};
 }
@@ -281,6 +282,10 @@ Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig 
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config) {
     if (segments.count == 1) return 0;
     return (size_t)config->B * config->NH * segments.count * linear_state_size(map, config->HS);
+}
+
+size_t linear_parameters_size(const LinearMap *map, const AttentionConfig *config) {
+    return round_up((size_t)config->B * config->NH * map->d_packed_size, 16);
 }
 
 State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker) {

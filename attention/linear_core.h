@@ -60,6 +60,7 @@ typedef struct { // what one thread works with
     int backward;
     int chunk;            // rows
     real *packed;         // the constants of the current head
+    real *d_packed;       // the gradient of its parameters
     real *x;              // (HS, TILE) an input or its gradient, feature-major
     LinearFeatures q;     // of the current tile of queries
     real *phi, *d_phi;    // (max(PHI_ROWS, inner), TILE) a block of phi
@@ -153,6 +154,8 @@ Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig 
 // Numbers that the states at the segments' boundaries take, one for each segment of each head.
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config);
 State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker);
+// Scratch in numbers for the gradients of the heads' parameters.
+size_t linear_parameters_size(const LinearMap *map, const AttentionConfig *config);
 // Fills in the states before each segment. All threads of a parallel region call it together.
 void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv);
 // a += b

@@ -14,15 +14,18 @@ static double stabilised(double z, int is_signed, const AttentionConfig *config)
     return is_signed && z < 0 ? fmin(z, -delta) : z + delta;
 }
 
-// A (T, T): the scores; entries above the diagonal are not looked at
-static void average(double *o, const double *A, const double *v, int T, int is_signed, const AttentionConfig *config) {
+// A (T, T): the scores before they fade with distance; entries above the diagonal are not looked at
+static void average(double *o, const double *A, const double *v, const double *parameters, int head, int T,
+                    int is_signed, const AttentionConfig *config) {
     int d = config->HS;
+    double gamma = naive_decay(parameters, head, config);
     for (int i = 0; i < T; i++) {
         double z = 0;
         for (int c = 0; c < d; c++) o[i * d + c] = 0;
         for (int j = 0; j <= i; j++) {
-            z += A[i * T + j];
-            for (int c = 0; c < d; c++) o[i * d + c] += A[i * T + j] * v[j * d + c];
+            double score = A[i * T + j] * pow(gamma, i - j);
+            z += score;
+            for (int c = 0; c < d; c++) o[i * d + c] += score * v[j * d + c];
         }
         for (int c = 0; c < d; c++) o[i * d + c] /= stabilised(z, is_signed, config);
     }
@@ -38,49 +41,51 @@ static double *matrix(int rows, int columns) {
     return memory_allocate_zeroed((size_t)rows * columns, sizeof(double), "a naive attention");
 }
 
-static const double *constant_named(const char *name, const double *constants, const Attention *attention,
-                                    const AttentionConfig *config) {
+typedef struct { // the tensors of a layer
+    const double *constants, *parameters;
+} Tensors;
+
+static const double *tensor_named(const char *name, Tensors layer, const Attention *attention,
+                                  const AttentionConfig *config) {
     AttentionTensor list[ATTENTION_TENSORS_MAX];
     size_t total;
-    int n = attention_constants(attention, config, list, &total);
-    for (int i = 0; i < n; i++)
-        if (strcmp(list[i].name, name) == 0) return constants + list[i].offset;
+    for (int i = attention_constants(attention, config, list, &total) - 1; i >= 0; i--)
+        if (strcmp(list[i].name, name) == 0) return layer.constants + list[i].offset;
+    for (int i = attention_parameters(attention, config, list, &total) - 1; i >= 0; i--)
+        if (strcmp(list[i].name, name) == 0) return layer.parameters + list[i].offset;
     return NULL;
 }
 
 // ---- uniform, elu, cosformer
 
-void naive_uniform(double *o, const double *q, const double *k, const double *v, const double *constants, int head,
-                   int T, const AttentionConfig *config) {
-    (void)q, (void)k, (void)constants, (void)head;
-    int d = config->HS;
-    for (int i = 0; i < T; i++)
-        for (int c = 0; c < d; c++) {
-            double sum = 0;
-            for (int j = 0; j <= i; j++) sum += v[j * d + c];
-            o[i * d + c] = sum / (i + 1);
-        }
+void naive_uniform(double *o, const double *q, const double *k, const double *v, const double *constants,
+                   const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)q, (void)k, (void)constants;
+    double *A = matrix(T, T);
+    for (int i = 0; i < T * T; i++) A[i] = 1;
+    average(o, A, v, parameters, head, T, 0, config);
+    free(A);
 }
 
 static double elu_plus_one(double x) {
     return x > 0 ? x + 1 : exp(x);
 }
 
-void naive_elu(double *o, const double *q, const double *k, const double *v, const double *constants, int head, int T,
-               const AttentionConfig *config) {
-    (void)constants, (void)head;
+void naive_elu(double *o, const double *q, const double *k, const double *v, const double *constants,
+               const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants;
     int d = config->HS;
     double *A = matrix(T, T);
     for (int i = 0; i < T; i++)
         for (int j = 0; j <= i; j++)
             for (int c = 0; c < d; c++) A[i * T + j] += elu_plus_one(q[i * d + c]) * elu_plus_one(k[j * d + c]);
-    average(o, A, v, T, 0, config);
+    average(o, A, v, parameters, head, T, 0, config);
     free(A);
 }
 
-void naive_cosformer(double *o, const double *q, const double *k, const double *v, const double *constants, int head,
-                     int T, const AttentionConfig *config) {
-    (void)constants, (void)head;
+void naive_cosformer(double *o, const double *q, const double *k, const double *v, const double *constants,
+                     const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants;
     int d = config->HS;
     double *A = matrix(T, T);
     for (int i = 0; i < T; i++)
@@ -88,7 +93,7 @@ void naive_cosformer(double *o, const double *q, const double *k, const double *
             for (int c = 0; c < d; c++) A[i * T + j] += fmax(q[i * d + c], 0) * fmax(k[j * d + c], 0);
             A[i * T + j] *= cos(M_PI / 2 * (i - j) / config->max_T);
         }
-    average(o, A, v, T, 0, config);
+    average(o, A, v, parameters, head, T, 0, config);
     free(A);
 }
 
@@ -121,15 +126,15 @@ static double largest(const double *a, int n, double so_far) {
 }
 
 // Every row is divided by exp(largest exponent of the query + largest exponent of any key so far), so that delta
-// stands beside numbers of a known size.
-static void softmax_scores(double *A, const double *q, const double *k, const double *omega, int T,
+// stands beside numbers of a known size. Exponents of keys fade with distance as their scores do.
+static void softmax_scores(double *A, const double *q, const double *k, const double *omega, double log_gamma, int T,
                            const AttentionConfig *config) {
     int d = config->HS, M = config->M;
     double *of_keys = matrix(T, M), *of_query = matrix(1, M), key_scale = -INFINITY;
     for (int i = 0; i < T; i++) {
         softmax_exponents(of_keys + i * M, omega, k + i * d, d, M);
         softmax_exponents(of_query, omega, q + i * d, d, M);
-        key_scale = largest(of_keys + i * M, M, key_scale);
+        key_scale = largest(of_keys + i * M, M, key_scale + log_gamma);
         double scale = largest(of_query, M, -INFINITY) + key_scale;
         for (int j = 0; j <= i; j++)
             for (int m = 0; m < M; m++) A[i * T + j] += exp(of_query[m] + of_keys[j * M + m] - scale) / M;
@@ -138,19 +143,20 @@ static void softmax_scores(double *A, const double *q, const double *k, const do
     free(of_query);
 }
 
-void naive_favor(double *o, const double *q, const double *k, const double *v, const double *constants, int head, int T,
-                 const AttentionConfig *config) {
+void naive_favor(double *o, const double *q, const double *k, const double *v, const double *constants,
+                 const double *parameters, int head, int T, const AttentionConfig *config) {
     int d = config->HS, M = config->M;
     const double *omega = constants + (size_t)head * d * M;
     double *A = matrix(T, T), *of_q = matrix(1, M), *of_k = matrix(1, M);
-    if (config->features == FEATURES_EXP) softmax_scores(A, q, k, omega, T, config);
+    double log_gamma = log(naive_decay(parameters, head, config));
+    if (config->features == FEATURES_EXP) softmax_scores(A, q, k, omega, log_gamma, T, config);
     for (int i = 0; config->features == FEATURES_RELU && i < T; i++)
         for (int j = 0; j <= i; j++) {
             relu_features(of_q, omega, q + i * d, d, M);
             relu_features(of_k, omega, k + j * d, d, M);
             A[i * T + j] = dot(of_q, of_k, M);
         }
-    average(o, A, v, T, 0, config);
+    average(o, A, v, parameters, head, T, 0, config);
     free(A);
     free(of_q);
     free(of_k);
@@ -161,11 +167,12 @@ static void fourier_features(double *phi, const double *omega, const double *bia
     for (int m = 0; m < M; m++) phi[m] = sqrt(2.0 / M) * cos(phi[m] + bias[m]);
 }
 
-void naive_rff(double *o, const double *q, const double *k, const double *v, const double *constants, int head, int T,
-               const AttentionConfig *config) {
+void naive_rff(double *o, const double *q, const double *k, const double *v, const double *constants,
+               const double *parameters, int head, int T, const AttentionConfig *config) {
     int d = config->HS, M = config->M;
-    const double *omega = constant_named("omega", constants, &attention_rff, config) + (size_t)head * d * M;
-    const double *bias = constant_named("bias", constants, &attention_rff, config) + (size_t)head * M;
+    Tensors layer = {constants, parameters};
+    const double *omega = tensor_named("omega", layer, &attention_rff, config) + (size_t)head * d * M;
+    const double *bias = tensor_named("bias", layer, &attention_rff, config) + (size_t)head * M;
     double *A = matrix(T, T), *of_q = matrix(1, M), *of_k = matrix(1, M);
     for (int i = 0; i < T; i++)
         for (int j = 0; j <= i; j++) {
@@ -173,7 +180,7 @@ void naive_rff(double *o, const double *q, const double *k, const double *v, con
             fourier_features(of_k, omega, bias, k + j * d, d, M);
             A[i * T + j] = dot(of_q, of_k, M);
         }
-    average(o, A, v, T, 1, config);
+    average(o, A, v, parameters, head, T, 1, config);
     free(A);
     free(of_q);
     free(of_k);
@@ -198,11 +205,27 @@ static void node_features(double *phi, const double *u, const double *omega, dou
     }
 }
 
-static void exponential_features(double *phi, const double *u, const double *constants, int head,
+// phi_j = c <a_j,u>^2 exp(sqrt(2 s_j) <omega_j,u> - s_j), each j with an anchor, a scale and a projection of its own
+static void flat_features(double *phi, const double *u, Tensors layer, int head, const AttentionConfig *config) {
+    int d = config->HS, M = config->M;
+    const double *omega = tensor_named("omega", layer, &attention_slay, config) + (size_t)head * d * M;
+    const double *anchors = tensor_named("flat_anchors", layer, &attention_slay, config) + (size_t)head * M * d;
+    const double *s = tensor_named("flat_scales", layer, &attention_slay, config) + (size_t)head * M;
+    double c = sqrt((config->scale_features ? d * (d + 2.0) : 1) / (M * (2.0 + config->eps))), y[M];
+    project(y, omega, u, d, M);
+    for (int j = 0; j < M; j++)
+        phi[j] = c * pow(dot(anchors + j * d, u, d), 2) * exp(fmin(fmax(sqrt(2 * s[j]) * y[j] - s[j], -20), 20));
+}
+
+static void exponential_features(double *phi, const double *u, Tensors layer, int head,
                                  const AttentionConfig *config) {
-    const double *omega = constant_named("omega", constants, &attention_slay, config);
-    const double *nodes = constant_named("quad_nodes", constants, &attention_slay, config);
-    const double *weights = constant_named("quad_weights", constants, &attention_slay, config);
+    if (config->fusion == FUSION_FLAT) {
+        flat_features(phi, u, layer, head, config);
+        return;
+    }
+    const double *omega = tensor_named("omega", layer, &attention_slay, config);
+    const double *nodes = tensor_named("quad_nodes", layer, &attention_slay, config);
+    const double *weights = tensor_named("quad_weights", layer, &attention_slay, config);
     size_t matrix_size = (size_t)config->HS * config->M;
     for (int r = 0; r < config->R; r++)
         node_features(phi + r * config->M, u, omega + (size_t)(r * config->NH + head) * matrix_size, nodes[r],
@@ -232,12 +255,12 @@ static void nystrom_features(double *p, const double *u, const double *anchors, 
     }
 }
 
-static void sketch_features(double *p, const double *u, const double *constants, const AttentionConfig *config) {
+static void sketch_features(double *p, const double *u, Tensors layer, const AttentionConfig *config) {
     int d = config->HS, P = config->P;
-    const double *hash1 = constant_named("ts_hash1", constants, &attention_slay, config);
-    const double *hash2 = constant_named("ts_hash2", constants, &attention_slay, config);
-    const double *sign1 = constant_named("ts_sign1", constants, &attention_slay, config);
-    const double *sign2 = constant_named("ts_sign2", constants, &attention_slay, config);
+    const double *hash1 = tensor_named("ts_hash1", layer, &attention_slay, config);
+    const double *hash2 = tensor_named("ts_hash2", layer, &attention_slay, config);
+    const double *sign1 = tensor_named("ts_sign1", layer, &attention_slay, config);
+    const double *sign2 = tensor_named("ts_sign2", layer, &attention_slay, config);
     double scale = config->scale_features ? sqrt(P) : 1;
     for (int i = 0; i < P; i++) p[i] = 0;
     for (int a = 0; a < d; a++) // the sketch of the outer product of u with itself
@@ -245,22 +268,23 @@ static void sketch_features(double *p, const double *u, const double *constants,
             p[((int)hash1[a] + (int)hash2[b]) % P] += scale * sign1[a] * sign2[b] * u[a] * u[b] / sqrt(P);
 }
 
-static void polynomial_features(double *p, const double *u, const double *constants, const AttentionConfig *config) {
+static void polynomial_features(double *p, const double *u, Tensors layer, const AttentionConfig *config) {
     const Attention *slay = &attention_slay;
     switch (config->poly) {
     case POLY_ANCHOR:
-        anchor_features(p, u, constant_named("anchor_vectors", constants, slay, config), config);
+        anchor_features(p, u, tensor_named("anchor_vectors", layer, slay, config), config);
         break;
     case POLY_MACLAURIN:
-        maclaurin_features(p, u, constant_named("rm_r1", constants, slay, config),
-                           constant_named("rm_r2", constants, slay, config), config);
+    case POLY_RADEMACHER:
+        maclaurin_features(p, u, tensor_named("rm_r1", layer, slay, config),
+                           tensor_named("rm_r2", layer, slay, config), config);
         break;
     case POLY_NYSTROM:
-        nystrom_features(p, u, constant_named("nystrom_anchors", constants, slay, config),
-                         constant_named("nystrom_W", constants, slay, config), config);
+        nystrom_features(p, u, tensor_named("nystrom_anchors", layer, slay, config),
+                         tensor_named("nystrom_W", layer, slay, config), config);
         break;
     default:
-        sketch_features(p, u, constants, config);
+        sketch_features(p, u, layer, config);
         break;
     }
 }
@@ -270,38 +294,38 @@ void naive_slay_features(double *phi, const double *x, const double *constants, 
     int P = config->P, RM = config->R * config->M;
     double u[config->HS], E[RM], p[P];
     unit_vector(u, x, config->HS);
-    exponential_features(E, u, constants, head, config);
-    polynomial_features(p, u, constants, config);
+    exponential_features(E, u, (Tensors){constants, NULL}, head, config);
+    polynomial_features(p, u, (Tensors){constants, NULL}, config);
     for (int e = 0; e < RM; e++)
         for (int i = 0; i < P; i++) phi[e * P + i] = E[e] * p[i];
 }
 
 // <p(u), p(w)>, or what it stands for
-static double polynomial_score(const double *u, const double *w, const double *constants,
-                               const AttentionConfig *config) {
+static double polynomial_score(const double *u, const double *w, Tensors layer, const AttentionConfig *config) {
     double p[config->P], r[config->P];
-    if (config->fusion == FUSION_HADAMARD || config->poly == POLY_NONE) return 1;
+    if (config->fusion != FUSION_TENSOR || config->poly == POLY_NONE) return 1;
     if (config->poly == POLY_EXACT) return pow(dot(u, w, config->HS), 2);
-    polynomial_features(p, u, constants, config);
-    polynomial_features(r, w, constants, config);
+    polynomial_features(p, u, layer, config);
+    polynomial_features(r, w, layer, config);
     return dot(p, r, config->P);
 }
 
-void naive_slay(double *o, const double *q, const double *k, const double *v, const double *constants, int head, int T,
-                const AttentionConfig *config) {
+void naive_slay(double *o, const double *q, const double *k, const double *v, const double *constants,
+                const double *parameters, int head, int T, const AttentionConfig *config) {
     int d = config->HS, RM = config->R * config->M;
     int is_signed = config->fusion == FUSION_TENSOR && config->poly != POLY_ANCHOR && config->poly != POLY_EXACT &&
                     config->poly != POLY_NONE;
     double *A = matrix(T, T), *E_q = matrix(1, RM), *E_k = matrix(1, RM), u[d], w[d];
+    Tensors layer = {constants, parameters};
     for (int i = 0; i < T; i++)
         for (int j = 0; j <= i; j++) {
             unit_vector(u, q + i * d, d);
             unit_vector(w, k + j * d, d);
-            exponential_features(E_q, u, constants, head, config);
-            exponential_features(E_k, w, constants, head, config);
-            A[i * T + j] = dot(E_q, E_k, RM) * polynomial_score(u, w, constants, config);
+            exponential_features(E_q, u, layer, head, config);
+            exponential_features(E_k, w, layer, head, config);
+            A[i * T + j] = dot(E_q, E_k, RM) * polynomial_score(u, w, layer, config);
         }
-    average(o, A, v, T, is_signed, config);
+    average(o, A, v, parameters, head, T, is_signed, config);
     free(A);
     free(E_q);
     free(E_k);

@@ -32,9 +32,9 @@ static void exponentiate(double *score, int n) {
     for (int j = 0; j < n; j++) score[j] = exp(score[j] - max);
 }
 
-void naive_softmax(double *o, const double *q, const double *k, const double *v, const double *constants, int head,
-                   int T, const AttentionConfig *config) {
-    (void)constants, (void)head;
+void naive_softmax(double *o, const double *q, const double *k, const double *v, const double *constants,
+                   const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants, (void)parameters, (void)head;
     int HS = config->HS;
     double *weight = memory_allocate(T, sizeof *weight, "a row of weights");
     for (int i = 0; i < T; i++) {
@@ -45,9 +45,9 @@ void naive_softmax(double *o, const double *q, const double *k, const double *v,
     free(weight);
 }
 
-void naive_yat(double *o, const double *q, const double *k, const double *v, const double *constants, int head, int T,
-               const AttentionConfig *config) {
-    (void)constants, (void)head;
+void naive_yat(double *o, const double *q, const double *k, const double *v, const double *constants,
+               const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants, (void)parameters, (void)head;
     int HS = config->HS, is_softmax = config->normalizer == NORMALIZER_SOFTMAX;
     double *weight = memory_allocate(T, sizeof *weight, "a row of weights");
     for (int i = 0; i < T; i++) {
@@ -62,8 +62,8 @@ void naive_yat(double *o, const double *q, const double *k, const double *v, con
 }
 
 void naive_yat_spherical(double *o, const double *q, const double *k, const double *v, const double *constants,
-                         int head, int T, const AttentionConfig *config) {
-    (void)constants, (void)head;
+                         const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants, (void)parameters, (void)head;
     int HS = config->HS;
     double *weight = memory_allocate(T, sizeof *weight, "a row of weights");
     for (int i = 0; i < T; i++) {

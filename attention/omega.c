@@ -65,6 +65,14 @@ void omega_draw_normal(real *out, size_t count, double scale, uint64_t key) {
     for (size_t i = 0; i < count; i++) out[i] = rounded(scale * random_normal(key, i));
 }
 
+void omega_draw_signs(real *out, size_t count, double scale, uint64_t key) {
+    for (size_t i = 0; i < count; i++) out[i] = rounded(random_below(key, i, 2) ? scale : -scale);
+}
+
+void omega_draw_exponential(real *out, size_t count, double mean, uint64_t key) {
+    for (size_t i = 0; i < count; i++) out[i] = rounded(-mean * log1p(-random_uniform(key, i)));
+}
+
 void omega_draw_unit(real *out, int count, int d, uint64_t key) {
     double vector[d];
     for (int p = 0; p < count; p++) {

@@ -14,6 +14,12 @@ void omega_draw(real *omega, int groups, int d, int M, uint64_t key, const Atten
 // `count` independent normal numbers times `scale`.
 void omega_draw_normal(real *out, size_t count, double scale, uint64_t key);
 
+// `count` independent random signs times `scale`.
+void omega_draw_signs(real *out, size_t count, double scale, uint64_t key);
+
+// `count` independent numbers, exponentially distributed with the given mean.
+void omega_draw_exponential(real *out, size_t count, double mean, uint64_t key);
+
 // `count` random unit vectors (count, d).
 void omega_draw_unit(real *out, int count, int d, uint64_t key);
 

@@ -14,14 +14,31 @@
 
 enum { FEATURES_MAX = 1 << 18, NYSTROM_MAX = 512, SKETCH_MAX = 4096 };
 
+// Both presets have 384 features. The flat fusion has as many, each of its own: no nodes and no products.
 static void defaults(AttentionConfig *config) {
-    config->R = 3;
-    config->M = 16;
-    config->P = 8;
+    int recall = config->preset == PRESET_RECALL, flat = config->fusion == FUSION_FLAT;
+    config->R = flat ? 1 : recall ? 2 : 3;
+    config->M = flat ? 384 : recall ? 6 : 16;
+    config->P = flat ? 1 : recall ? 32 : 8;
     config->eps = 1e-3f;
     config->delta = 1e-6f;
     config->poly = POLY_ANCHOR;
     config->scale_features = 1;
+}
+
+static int check_fusion(const AttentionConfig *config, char *why, size_t size) {
+    int has_anchors = config->fusion == FUSION_FLAT || slay_polynomial(config) == POLY_ANCHOR;
+    if (config->fusion == FUSION_HADAMARD && config->poly != POLY_ANCHOR && config->poly != POLY_NONE)
+        snprintf(why, size, "fusion hadamard squares the random projections and has no other polynomial; remove poly");
+    else if (config->fusion == FUSION_FLAT && config->poly != POLY_ANCHOR)
+        snprintf(why, size, "fusion flat has an anchor for each feature and no other polynomial; remove poly");
+    else if (config->fusion == FUSION_FLAT && (config->R != 1 || config->P != 1))
+        snprintf(why, size, "fusion flat has M features and neither nodes nor products; remove R and P");
+    else if (!has_anchors && (config->learn == LEARN_ANCHORS || config->learn == LEARN_BOTH))
+        snprintf(why, size, "only the anchors of poly anchor and of fusion flat can be learned; change learn");
+    else
+        return 0;
+    return -1;
 }
 
 static int check(const AttentionConfig *config, char *why, size_t size) {
@@ -37,12 +54,12 @@ static int check(const AttentionConfig *config, char *why, size_t size) {
         snprintf(why, size, "P=%d anchors, nystrom takes at most %d", config->P, NYSTROM_MAX);
     else if (poly == POLY_TENSORSKETCH && config->P > SKETCH_MAX)
         snprintf(why, size, "P=%d columns, tensorsketch takes at most %d", config->P, SKETCH_MAX);
-    else if (config->fusion == FUSION_HADAMARD && config->poly != POLY_ANCHOR && config->poly != POLY_NONE)
-        snprintf(why, size, "fusion hadamard squares the random projections and has no other polynomial; remove poly");
+    else if (check_fusion(config, why, size))
+        return -1;
     else if (!(config->eps > 0) || !(config->delta > 0) || !isfinite(config->eps) || !isfinite(config->delta))
         snprintf(why, size, "eps=%g delta=%g: both must be positive numbers", config->eps, config->delta);
     else {
-        if (slay_map(config).is_signed) linear_warn_signed("slay with nystrom, maclaurin or tensorsketch");
+        if (slay_map(config).is_signed) linear_warn_signed("slay with nystrom, maclaurin, rademacher or tensorsketch");
         return 0;
     }
     return -1;
@@ -116,18 +133,30 @@ static void draw_sketch(real *hash, real *sign, int d, int P, uint64_t key) {
     }
 }
 
+static void draw_flat(SlayConstants at, int layer, const AttentionConfig *config) {
+    int count = config->NH * config->M;
+    omega_draw_exponential((real *)at.scales, (size_t)count, 1 / (2.0 + config->eps),
+                           omega_key("flat_scales", layer, config));
+    omega_draw_unit((real *)at.anchors, count, config->HS, omega_key("anchors", layer, config));
+}
+
 static void draw(real *constants, real *parameters, int layer, const AttentionConfig *config) {
-    (void)parameters;
-    SlayConstants at = slay_constants_at(constants, config);
+    SlayConstants at = slay_constants_at(constants, parameters, config);
     int P = config->P, d = config->HS;
     size_t factors = (size_t)P * d;
     omega_draw((real *)at.omega, config->R * config->NH, d, config->M, omega_key("omega", layer, config), config);
+    if (at.scales) {
+        draw_flat(at, layer, config);
+        return;
+    }
     draw_quadrature((real *)at.nodes, (real *)at.weights, config);
     if (at.anchors) omega_draw_unit((real *)at.anchors, P, d, omega_key("anchors", layer, config));
     if (at.whitening) draw_whitening((real *)at.whitening, at.anchors, P, d);
     if (at.factor1) {
-        omega_draw_normal((real *)at.factor1, factors, 1 / sqrt(d), omega_key("rm_r1", layer, config));
-        omega_draw_normal((real *)at.factor2, factors, 1 / sqrt(d), omega_key("rm_r2", layer, config));
+        void (*draw_factor)(real *, size_t, double, uint64_t) =
+            config->poly == POLY_RADEMACHER ? omega_draw_signs : omega_draw_normal;
+        draw_factor((real *)at.factor1, factors, 1 / sqrt(d), omega_key("rm_r1", layer, config));
+        draw_factor((real *)at.factor2, factors, 1 / sqrt(d), omega_key("rm_r2", layer, config));
     }
     if (at.hash1) {
         draw_sketch((real *)at.hash1, (real *)at.sign1, d, P, omega_key("sketch1", layer, config));
@@ -140,7 +169,7 @@ LINEAR_ATTENTION_FUNCTIONS(slay_map)
 const Attention attention_slay = {.name = "slay",
                                   .summary = "spherical YAT kernel in linear time: quadrature, random features",
                                   .uses = USES_R | USES_M | USES_P | USES_EPS | USES_DELTA | USES_POLY | USES_FUSION |
-                                          USES_OMEGA | USES_DENOMINATOR | USES_SCALE | USES_CHUNK,
+                                          USES_OMEGA | USES_DENOMINATOR | USES_SCALE | USES_CHUNK | USES_LEARN | USES_PRESET,
                                   .defaults = defaults,
                                   .check = check,
                                   .tensors = slay_tensors,

@@ -85,7 +85,7 @@ static void slay_pack(float *packed, const float *constants, int first_head, int
     Shape shape = shape_of(config);
     size_t rows = (size_t)heads * shape.projections;
     pack_kernel<<<linear_row_blocks(rows), linear_row_threads(), 0, stream>>>(
-        packed, slay_constants_at(constants, config), shape, first_head, rows);
+        packed, slay_constants_at(constants, NULL, config), shape, first_head, rows);
     launch_check();
 }
 
@@ -252,7 +252,7 @@ static LinearOperand projection_of(const float *packed, const Shape *shape, int 
 static void slay_features(const LinearFeaturesGPU *features, LinearRowsGPU rows, const float *packed,
                           const float *all_constants, const AttentionConfig *config, cudaStream_t stream) {
     Shape shape = shape_of(config);
-    SlayConstants constants = slay_constants_at(all_constants, config);
+    SlayConstants constants = slay_constants_at(all_constants, NULL, config);
     size_t n = linear_row_count(rows);
     dim3 blocks = linear_row_blocks(n), threads = linear_row_threads();
     Tape tape = tape_at(features->tape, &shape, n);
@@ -269,7 +269,7 @@ static void slay_gradient(const LinearFeaturesGPU *d, const LinearFeaturesGPU *f
                           const float *packed, const float *all_constants, const AttentionConfig *config,
                           cudaStream_t stream) {
     Shape shape = shape_of(config);
-    SlayConstants constants = slay_constants_at(all_constants, config);
+    SlayConstants constants = slay_constants_at(all_constants, NULL, config);
     size_t n = linear_row_count(rows);
     dim3 blocks = linear_row_blocks(n), threads = linear_row_threads();
     Tape tape = tape_at(features->tape, &shape, n);

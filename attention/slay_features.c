@@ -8,13 +8,17 @@
 #define NORM_MIN     ((real)1e-12) // shorter vectors are divided by this, and get no gradient
 
 int slay_polynomial(const AttentionConfig *config) {
-    return config->fusion == FUSION_HADAMARD ? POLY_NONE : config->poly;
+    if (config->fusion != FUSION_TENSOR) return POLY_NONE;
+    return config->poly == POLY_RADEMACHER ? POLY_MACLAURIN : config->poly;
 }
 
 // ---- constants by name
 
-SlayConstants slay_constants_at(const real *constants, const AttentionConfig *config) {
+extern const Attention attention_slay;
+
+SlayConstants slay_constants_at(const real *constants, const real *parameters, const AttentionConfig *config) {
     AttentionTensor list[ATTENTION_TENSORS_MAX];
+    size_t total;
     SlayConstants found = {0};
     const struct {
         const char *name;
@@ -24,6 +28,8 @@ SlayConstants slay_constants_at(const real *constants, const AttentionConfig *co
                   {"quad_weights", &found.weights},
                   {"anchor_vectors", &found.anchors},
                   {"nystrom_anchors", &found.anchors},
+                  {"flat_anchors", &found.anchors},
+                  {"flat_scales", &found.scales},
                   {"nystrom_W", &found.whitening},
                   {"rm_r1", &found.factor1},
                   {"rm_r2", &found.factor2},
@@ -31,27 +37,37 @@ SlayConstants slay_constants_at(const real *constants, const AttentionConfig *co
                   {"ts_hash2", &found.hash2},
                   {"ts_sign1", &found.sign1},
                   {"ts_sign2", &found.sign2}};
-    int n = slay_tensors(config, list);
-    for (int i = 0; i < n; i++) {
-        size_t count = 1;
-        for (int axis = 0; axis < list[i].rank; axis++) count *= list[i].shape[axis];
-        for (size_t p = 0; p < sizeof places / sizeof places[0]; p++)
-            if (strcmp(list[i].name, places[p].name) == 0) *places[p].place = constants;
-        constants += count;
+    for (int trains = 0; trains < 2; trains++) {
+        const real *block = trains ? parameters : constants;
+        int n = (trains ? attention_parameters : attention_constants)(&attention_slay, config, list, &total);
+        for (int i = 0; block && i < n; i++)
+            for (size_t p = 0; p < sizeof places / sizeof places[0]; p++)
+                if (strcmp(list[i].name, places[p].name) == 0) *places[p].place = block + list[i].offset;
     }
     return found;
+}
+
+static int learns(const AttentionConfig *config, Learn what) {
+    return config->learn == (int)what || config->learn == LEARN_BOTH;
 }
 
 int slay_tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_TENSORS_MAX]) {
     size_t R = (size_t)config->R, M = (size_t)config->M, P = (size_t)config->P;
     size_t NH = (size_t)config->NH, HS = (size_t)config->HS;
-    int n = 0;
-    list[n++] = (AttentionTensor){.name = "omega", .rank = 4, .shape = {R, NH, HS, M}};
+    int n = 0, anchors_train = learns(config, LEARN_ANCHORS);
+    list[n++] = (AttentionTensor){
+        .name = "omega", .rank = 4, .shape = {R, NH, HS, M}, .trains = learns(config, LEARN_OMEGA)};
+    if (config->fusion == FUSION_FLAT) {
+        list[n++] = (AttentionTensor){.name = "flat_scales", .rank = 2, .shape = {NH, M}};
+        list[n++] = (AttentionTensor){.name = "flat_anchors", .rank = 3, .shape = {NH, M, HS}, .trains = anchors_train};
+        return n;
+    }
     list[n++] = (AttentionTensor){.name = "quad_nodes", .rank = 1, .shape = {R}};
     list[n++] = (AttentionTensor){.name = "quad_weights", .rank = 1, .shape = {R}};
     switch (slay_polynomial(config)) {
     case POLY_ANCHOR:
-        list[n++] = (AttentionTensor){.name = "anchor_vectors", .rank = 2, .shape = {P, HS}};
+        list[n++] = (AttentionTensor){
+            .name = "anchor_vectors", .rank = 2, .shape = {P, HS}, .trains = anchors_train};
         break;
     case POLY_NYSTROM:
         list[n++] = (AttentionTensor){.name = "nystrom_anchors", .rank = 2, .shape = {P, HS}};
@@ -76,16 +92,17 @@ int slay_tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_T
 // ---- the shape of a map: which projections, how much tape
 
 typedef struct {
-    int poly, hadamard;
+    int poly, fusion;
     int HS, RM, P;
-    int projections; // rows of the projection matrix: R*M random ones, then the polynomial's
+    int projections; // rows of the projection matrix: R*M random ones, then the polynomial's or the flat anchors
     int spare;       // rows of tape that the polynomial needs for itself
+    int first_trained, trained; // projections whose vectors are parameters: where they begin and how many
     real factor;     // of the polynomial features
 } Shape;
 
 static Shape shape_of(const AttentionConfig *config) {
     Shape shape = {.poly = slay_polynomial(config),
-                   .hadamard = config->fusion == FUSION_HADAMARD,
+                   .fusion = config->fusion,
                    .HS = config->HS,
                    .RM = config->R * config->M,
                    .P = config->P,
@@ -112,16 +129,18 @@ static Shape shape_of(const AttentionConfig *config) {
     default:
         break;
     }
-    shape.projections += shape.RM;
+    shape.projections += shape.fusion == FUSION_FLAT ? 2 * shape.RM : shape.RM;
+    shape.first_trained = learns(config, LEARN_OMEGA) ? 0 : shape.RM;
+    shape.trained = (learns(config, LEARN_ANCHORS) ? shape.projections : shape.RM) - shape.first_trained;
     if (config->scale_features) shape.factor *= scale;
     return shape;
 }
 
 typedef struct {       // one head's constants as features and gradient want them
     real *projection;  // (projections, HS)
-    real *shift;       // (RM) s_r
-    real *coefficient; // (RM) sqrt(w_r / M)
-    real *square;      // (RM) hadamard: 1 / (2 s_r sqrt(M)), which turns a squared projection into y^2 / sqrt(M)
+    real *shift;       // (RM) s_r, or s_j of the flat fusion
+    real *coefficient; // (RM) sqrt(w_r / M), or c of the flat fusion
+    real *square;      // (RM) hadamard: 1 / (2 s_r sqrt(M)), which turns a squared projection into y^2 / sqrt(M); flat: 1
     real *whitening;   // (P, P)
 } Packed;
 
@@ -139,6 +158,7 @@ typedef struct {        // the tape
     real *inverse_norm; // (TILE) 1 / |x|, or 0 where there is no gradient
     real *projected;    // (projections, TILE)
     real *spare;        // (spare, TILE)
+    real *unit_rows;    // (TILE, tile_lanes(HS)) u once more, row-major, where projections are trained
 } Tape;
 
 static Tape tape_at(real *base, const Shape *shape) {
@@ -146,6 +166,7 @@ static Tape tape_at(real *base, const Shape *shape) {
     tape.inverse_norm = tape.unit + shape->HS * TILE;
     tape.projected = tape.inverse_norm + TILE;
     tape.spare = tape.projected + shape->projections * TILE;
+    tape.unit_rows = tape.spare + shape->spare * TILE;
     return tape;
 }
 
@@ -184,24 +205,32 @@ static void pack_polynomial(Packed packed, SlayConstants constants, const Shape 
     }
 }
 
+// The flat fusion has M features phi_j(u) = c <a_j,u>^2 exp(sqrt(2 s_j) <omega_j,u> - s_j). Over the draws of a product
+// phi_j(u) phi_j(v) with x = <u,v>, the anchor averages to (1 + 2x^2) / (d (d + 2)), omega to exp(2 s_j x), and that over
+// s_j, which is exponential with mean 1 / (2 + eps), to (2 + eps) / (2 + eps - 2x). So c^2 = d (d + 2) / (M (2 + eps))
+// makes the scores' mean (1 + 2x^2) / (2 + eps - 2x): what scaled anchors and quadrature of the tensor fusion aim at.
+static real flat_coefficient(const AttentionConfig *config) {
+    real d = (real)config->HS, scale = config->scale_features ? d * (d + 2) : 1;
+    return real_sqrt(scale / ((real)config->M * (2 + (real)config->eps)));
+}
+
 static void slay_pack(real *base, const real *all_constants, const real *parameters, int head,
                       const AttentionConfig *config) {
-    (void)parameters;
     Shape shape = shape_of(config);
     Packed packed = packed_at(base, &shape);
-    SlayConstants constants = slay_constants_at(all_constants, config);
-    int HS = config->HS, M = config->M;
-    for (int r = 0; r < config->R; r++) {
+    SlayConstants constants = slay_constants_at(all_constants, parameters, config);
+    int HS = config->HS, M = config->M, flat = shape.fusion == FUSION_FLAT;
+    for (int e = 0; e < shape.RM; e++) {
+        int r = e / M, m = e % M;
         const real *omega = constants.omega + (size_t)(r * config->NH + head) * HS * M;
-        real s = constants.nodes[r], w = constants.weights[r], scale = real_sqrt(2 * s);
-        for (int m = 0; m < M; m++) {
-            int e = r * M + m;
-            for (int c = 0; c < HS; c++) packed.projection[(size_t)e * HS + c] = scale * omega[(size_t)c * M + m];
-            packed.shift[e] = s;
-            packed.coefficient[e] = real_sqrt(w / (real)M);
-            packed.square[e] = 1 / (2 * s * real_sqrt((real)M));
-        }
+        real s = flat ? constants.scales[(size_t)head * M + m] : constants.nodes[r], scale = real_sqrt(2 * s);
+        for (int c = 0; c < HS; c++) packed.projection[(size_t)e * HS + c] = scale * omega[(size_t)c * M + m];
+        packed.shift[e] = s;
+        packed.coefficient[e] = flat ? flat_coefficient(config) : real_sqrt(constants.weights[r] / (real)M);
+        packed.square[e] = flat ? 1 : 1 / (2 * s * real_sqrt((real)M));
     }
+    size_t size = (size_t)M * HS;
+    if (flat) memcpy(packed.projection + size, constants.anchors + (size_t)head * size, sizeof(real) * size);
     pack_polynomial(packed, constants, &shape);
 }
 
@@ -230,14 +259,15 @@ static void normalise_gradient(real *du, Tape tape, int HS, int lanes) {
             du[c * TILE + i] = (du[c * TILE + i] - tape.unit[c * TILE + i] * along[i]) * tape.inverse_norm[i];
 }
 
-// ---- outer: exponential features, times the squared projection for the hadamard fusion
+// ---- outer: exponential features, times a squared projection: their own for the hadamard fusion, an anchor's for flat
 
 static void exponential_features(real *outer, const real *projected, Packed packed, const Shape *shape, int lanes) {
-    for (int e = 0; e < shape->RM; e++, outer += TILE, projected += TILE) {
+    const real *squared = projected + (shape->fusion == FUSION_FLAT ? shape->RM * TILE : 0);
+    for (int e = 0; e < shape->RM; e++, outer += TILE, projected += TILE, squared += TILE) {
         real shift = packed.shift[e], coefficient = packed.coefficient[e], square = packed.square[e];
         for (int i = 0; i < lanes; i++) outer[i] = coefficient * real_exp(limited(projected[i] - shift, EXPONENT_MAX));
-        if (shape->hadamard)
-            for (int i = 0; i < lanes; i++) outer[i] *= square * projected[i] * projected[i];
+        if (shape->fusion != FUSION_TENSOR)
+            for (int i = 0; i < lanes; i++) outer[i] *= square * squared[i] * squared[i];
     }
 }
 
@@ -250,8 +280,23 @@ static void exponential_gradient(real *d_projected, const real *d_outer, const r
             int at = e * TILE + i;
             real y = projected[at], inside = real_abs(y - shift) <= EXPONENT_MAX ? 1 : 0;
             real slope = inside * outer[at];
-            if (shape->hadamard) slope += coefficient * real_exp(limited(y - shift, EXPONENT_MAX)) * square * 2 * y;
+            if (shape->fusion == FUSION_HADAMARD) slope += coefficient * real_exp(limited(y - shift, EXPONENT_MAX)) * square * 2 * y;
             d_projected[at] = d_outer[at] * slope;
+        }
+    }
+}
+
+// Puts the gradients of the flat fusion's projections in the place of the projections.
+static void flat_gradient(real *projected, const real *d_outer, const real *outer, Packed packed, const Shape *shape,
+                          int lanes) {
+    for (int e = 0; e < shape->RM; e++) {
+        real shift = packed.shift[e], coefficient = packed.coefficient[e];
+        real *y = projected + (size_t)e * TILE, *z = y + (size_t)shape->RM * TILE;
+        for (int i = 0; i < lanes; i++) {
+            real exponent = y[i] - shift, inside = real_abs(exponent) <= EXPONENT_MAX ? 1 : 0;
+            real d = d_outer[e * TILE + i];
+            y[i] = d * inside * outer[e * TILE + i];
+            z[i] *= 2 * d * coefficient * real_exp(limited(exponent, EXPONENT_MAX));
         }
     }
 }
@@ -365,18 +410,51 @@ static void slay_features(LinearFeatures *features, const real *x, LinearRows ro
     polynomial_features(features->inner, tape, packed, &shape, lanes);
 }
 
-static void slay_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
+// Adds to d_packed (trained, tile_lanes(HS)) the gradients of omega and of the anchors, from those of the projections,
+// which it may change.
+static void add_vector_gradients(real *d_packed, Tape tape, Packed packed, const Shape *shape, LinearRows rows) {
+    int HS = shape->HS, stride = tile_lanes(HS);
+    for (int e = shape->first_trained; e < shape->RM; e++) {
+        real scale = real_sqrt(2 * packed.shift[e]);
+        for (int i = 0; i < rows.count; i++) tape.projected[e * TILE + i] *= scale;
+    }
+    tile_transpose(tape.unit_rows, stride, tape.unit, TILE, HS, rows.count, 0);
+    tile_multiply(d_packed, stride, (TileLeft){tape.projected + shape->first_trained * TILE, TILE, 1}, tape.unit_rows,
+                  stride, shape->trained, stride, rows.count, 1, TILE_FULL);
+}
+
+static void slay_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
                           const real *packed_base, const AttentionConfig *config) {
     Shape shape = shape_of(config);
     Packed packed = packed_at((real *)packed_base, &shape);
     Tape tape = tape_at(features->tape, &shape);
     int lanes = tile_lanes(rows.count), HS = shape.HS;
-    exponential_gradient(tape.projected, d->outer, features->outer, tape.projected, packed, &shape, lanes);
+    if (shape.fusion == FUSION_FLAT)
+        flat_gradient(tape.projected, d->outer, features->outer, packed, &shape, lanes);
+    else
+        exponential_gradient(tape.projected, d->outer, features->outer, tape.projected, packed, &shape, lanes);
     polynomial_gradient(tape, d->inner, packed, &shape, lanes);
     if (shape.poly == POLY_EXACT) memcpy(dx, d->inner, sizeof(real) * (size_t)HS * TILE);
     tile_multiply(dx, TILE, (TileLeft){packed.projection, 1, HS}, tape.projected, TILE, HS, lanes, shape.projections,
                   shape.poly == POLY_EXACT, TILE_FULL);
     normalise_gradient(dx, tape, HS, lanes);
+    if (shape.trained) add_vector_gradients(d_packed, tape, packed, &shape, rows);
+}
+
+// Heads share the anchors of the tensor fusion; omega and the flat anchors are each head's own.
+static void slay_unpack(real *dparameters, const real *d_packed, int head, const AttentionConfig *config) {
+    Shape shape = shape_of(config);
+    SlayConstants found = slay_constants_at(NULL, dparameters, config);
+    int HS = config->HS, M = config->M, stride = tile_lanes(HS);
+    real *d_omega = (real *)found.omega, *d_anchors = (real *)found.anchors;
+    if (d_anchors && shape.fusion == FUSION_FLAT) d_anchors += (size_t)head * M * HS;
+    for (int t = 0; t < shape.trained; t++, d_packed += stride) {
+        int e = shape.first_trained + t, r = e / M, m = e % M;
+        real *d = e < shape.RM ? d_omega + (size_t)(r * config->NH + head) * HS * M + m
+                               : d_anchors + (size_t)(e - shape.RM) * HS;
+        int step = e < shape.RM ? M : 1;
+        for (int c = 0; c < HS; c++) d[(size_t)c * step] += d_packed[c];
+    }
 }
 
 static int inner_width(const Shape *shape) {
@@ -386,15 +464,18 @@ static int inner_width(const Shape *shape) {
 LinearMap slay_map(const AttentionConfig *config) {
     Shape shape = shape_of(config);
     size_t whitening = shape.poly == POLY_NYSTROM ? (size_t)shape.P * shape.P : 0;
+    int unit_rows = shape.trained ? tile_lanes(shape.HS) : 0;
     return (LinearMap){.outer = shape.RM,
                        .inner = inner_width(&shape),
-                       .tape = shape.HS + 1 + shape.projections + shape.spare,
+                       .tape = shape.HS + 1 + shape.projections + shape.spare + unit_rows,
                        .squared_inner = shape.poly == POLY_EXACT,
                        .is_signed = shape.poly == POLY_NYSTROM || shape.poly == POLY_MACLAURIN ||
                                     shape.poly == POLY_TENSORSKETCH,
                        .feature_cost = (double)shape.projections * shape.HS + (double)shape.spare * shape.P,
                        .packed_size = (size_t)shape.projections * shape.HS + 3 * (size_t)shape.RM + whitening,
+                       .d_packed_size = (size_t)shape.trained * tile_lanes(shape.HS),
                        .pack = slay_pack,
                        .features = slay_features,
-                       .gradient = slay_gradient};
+                       .gradient = slay_gradient,
+                       .unpack = slay_unpack};
 }

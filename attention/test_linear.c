@@ -105,7 +105,7 @@ static void test_forward_without_saved(void) {
         Case c = make_case(&variants[v], 1, 70, 2, 8);
         run_forward(&c);
         real *out = copy_of(c.out, c.numbers);
-        c.attention->forward(c.out, NULL, c.qkv, c.constants, NULL, c.work, &c.config);
+        c.attention->forward(c.out, NULL, c.qkv, c.constants, c.parameters, c.work, &c.config);
         CHECK_VARIANT(c.variant, memcmp(c.out, out, c.numbers * sizeof(real)) == 0);
         free(out);
         free_case(&c);
@@ -121,10 +121,9 @@ static void test_decoding_equals_forward(void) {
             int C = c.config.C, done = prefills[p];
             real *cache = test_buffer(c.attention->cache_size(&c.config)), *out = test_buffer(c.numbers);
             run_forward(&c);
-            if (done) c.attention->step(out, cache, 0, done, c.qkv, c.constants, NULL, c.work, &c.config);
+            if (done) run_step(&c, out, cache, 0, done, c.qkv);
             for (int t = done; t < c.config.T; t++)
-                c.attention->step(out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C, c.constants, NULL, c.work,
-                                  &c.config);
+                run_step(&c, out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C);
             if (!c.variant->is_signed) CHECK_VARIANT(c.variant, difference(out, c.out, c.numbers) < 1e-5);
             free(cache);
             free(out);
@@ -218,9 +217,9 @@ static void check_bad_number(Case *c, size_t row, size_t part, real bad) {
     fill_inputs(c);
     c->qkv[row * 3 * C + part * C + 3] = bad;
     run_backward(c);
-    c->attention->step(stepped, cache, 0, 70, c->qkv, c->constants, NULL, c->work, &c->config);
+    run_step(c, stepped, cache, 0, 70, c->qkv);
     for (size_t t = 70; t < T; t++)
-        c->attention->step(stepped + t * C, cache, (int)t, 1, c->qkv + t * 3 * C, c->constants, NULL, c->work, &c->config);
+        run_step(c, stepped + t * C, cache, (int)t, 1, c->qkv + t * 3 * C);
     for (size_t t = row; t < last; t++)
         CHECK_VARIANT(c->variant, !all_finite(c->out + t * C, C) && !all_finite(stepped + t * C, C));
     CHECK_VARIANT(c->variant, !all_finite(c->dqkv + row * 3 * C, 3 * C));
@@ -310,23 +309,26 @@ static void test_quadrature(void) {
     CHECK_CLOSE(w[15] / 4.16146237037285519043e-22, 1, 1e-11);
 }
 
+// Whether a layer's tensors, drawn anew, are the ones of the first case.
+static int draws_the_same(Case *c, int layer, const Case *first) {
+    attention_draw(c->attention, c->constants, c->parameters, layer, &c->config);
+    return memcmp(first->constants, c->constants, c->constant_count * sizeof(real)) == 0 &&
+           memcmp(first->parameters, c->parameters, c->parameter_count * sizeof(real)) == 0;
+}
+
 static void test_constants_depend_on_seed_and_layer_alone(void) {
     for (int v = 0; v < VARIANTS; v++) {
-        Case c = make_case(&variants[v], 1, 8, 2, 16);
-        real *first = copy_of(c.constants, c.constant_count);
+        Case c = make_case(&variants[v], 1, 8, 2, 16), first = make_case(&variants[v], 1, 8, 2, 16);
         if (!c.attention->draw) {
             CHECK(c.constant_count == 0);
         } else {
             c.config.T = 99; // shapes of the batch do not matter
-            attention_draw(c.attention, c.constants, NULL, 0, &c.config);
-            CHECK_VARIANT(c.variant, memcmp(first, c.constants, c.constant_count * sizeof(real)) == 0);
-            attention_draw(c.attention, c.constants, NULL, 1, &c.config);
-            CHECK_VARIANT(c.variant, memcmp(first, c.constants, c.constant_count * sizeof(real)) != 0);
+            CHECK_VARIANT(c.variant, draws_the_same(&c, 0, &first));
+            CHECK_VARIANT(c.variant, !draws_the_same(&c, 1, &first));
             c.config.seed = 8;
-            attention_draw(c.attention, c.constants, NULL, 0, &c.config);
-            CHECK_VARIANT(c.variant, memcmp(first, c.constants, c.constant_count * sizeof(real)) != 0);
+            CHECK_VARIANT(c.variant, !draws_the_same(&c, 0, &first));
         }
-        free(first);
+        free_case(&first);
         free_case(&c);
     }
 }
@@ -361,7 +363,7 @@ static void test_random_features_estimate_their_kernels(void) {
     const Attention *favor = attention_find("favor");
     Case c = {.attention = favor, .config = config, .numbers = 2 * D};
     c.qkv = test_buffer(6 * D), c.out = test_buffer(2 * D), c.constants = test_buffer((size_t)D * M);
-    attention_draw(favor, c.constants, NULL, 0, &c.config);
+    attention_draw(favor, c.constants, c.parameters, 0, &c.config);
     double dots[2] = {0, 0};
     for (int i = 0; i < 6 * D; i++) c.qkv[i] = (real)(0.4 * random_normal(4, (uint64_t)i));
     for (int i = 0; i < D; i++) { // v = 0 for the first key and 1 for the second: the output is the second's share
@@ -372,6 +374,86 @@ static void test_random_features_estimate_their_kernels(void) {
     run_forward(&c);
     CHECK_CLOSE(c.out[D], 1 / (1 + exp(dots[0] - dots[1])), 0.01);
     free_case(&c);
+}
+
+static real *tensor_named(const Case *c, const char *name) {
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
+    size_t total;
+    for (int i = attention_constants(c->attention, &c->config, list, &total) - 1; i >= 0; i--)
+        if (!strcmp(list[i].name, name)) return c->constants + list[i].offset;
+    for (int i = attention_parameters(c->attention, &c->config, list, &total) - 1; i >= 0; i--)
+        if (!strcmp(list[i].name, name)) return c->parameters + list[i].offset;
+    return NULL;
+}
+
+static void test_slay_tensors(void) {
+    enum { NH = 2, HS = 16, M = 1000 };
+    static const Variant flat = {"flat", "slay", 0, "--fusion flat --M 1000", 0, 0};
+    static const Variant learned = {"learned", "slay", 0, "--fusion flat --M 1000 --learn both --decay learned", 0, 0};
+    static const Variant signs = {"signs", "slay", 1, "--poly rademacher --P 1000", 0, 0};
+    Case c = make_case(&flat, 1, 1, NH, HS), of_learned = make_case(&learned, 1, 1, NH, HS);
+    Case of_signs = make_case(&signs, 1, 1, NH, HS);
+    const real *scales = tensor_named(&c, "flat_scales"), *anchors = tensor_named(&c, "flat_anchors");
+    double mean = 0, squares = 0, positive = 0;
+    for (int j = 0; j < NH * M; j++) {
+        double length = 0;
+        mean += scales[j] / (NH * M), squares += scales[j] * scales[j] / (NH * M);
+        for (int e = 0; e < HS; e++) length += anchors[j * HS + e] * anchors[j * HS + e];
+        CHECK_CLOSE(length, 1, 1e-6);
+        CHECK(scales[j] >= 0);
+    }
+    CHECK_CLOSE(mean * 2.001, 1, 0.05);
+    CHECK_CLOSE(squares * 2.001 * 2.001, 2, 0.2);
+    // the parameters' first values are what would be drawn for constants
+    CHECK(c.parameter_count == 0 && of_learned.parameter_count == NH + 2 * NH * M * HS);
+    CHECK(!memcmp(tensor_named(&of_learned, "flat_anchors"), anchors, NH * M * HS * sizeof(real)));
+    CHECK(!memcmp(tensor_named(&of_learned, "omega"), tensor_named(&c, "omega"), NH * M * HS * sizeof(real)));
+    for (int i = 0; i < M * HS; i++) {
+        CHECK(fabsf(tensor_named(&of_signs, "rm_r1")[i]) == 0.25f && fabsf(tensor_named(&of_signs, "rm_r2")[i]) == 0.25f);
+        positive += (tensor_named(&of_signs, "rm_r1")[i] > 0) / (double)(M * HS);
+    }
+    CHECK_CLOSE(positive, 0.5, 0.02);
+    free_case(&c), free_case(&of_learned), free_case(&of_signs);
+}
+
+enum { COSINES = 5 };
+static const double cosines[COSINES] = {-1, -0.7, -0.4, 0, 0.3};
+
+// The mean scores of pairs of unit vectors with these cosines over many drawings of slay's tensors. A sequence of one
+// pair has its score, but for delta, as its denominator.
+static void mean_scores(double mean[COSINES], const char *options, int draws) {
+    enum { D = 8 };
+    Variant variant = {options, "slay", 0, options, 0, 0};
+    Case c = make_case(&variant, COSINES, 1, 1, D);
+    for (int i = 0; i < COSINES; i++) {
+        real *q = c.qkv + (size_t)i * 3 * D, *k = q + D;
+        mean[i] = 0;
+        for (int e = 0; e < 2 * D; e++) q[e] = 0;
+        q[1] = 1, k[1] = (real)cosines[i], k[4] = (real)sqrt(1 - cosines[i] * cosines[i]);
+    }
+    for (int draw = 0; draw < draws; draw++) {
+        attention_draw(c.attention, c.constants, c.parameters, draw, &c.config);
+        run_forward(&c);
+        for (int i = 0; i < COSINES; i++) mean[i] += ((double)c.saved[i] - c.config.delta) / draws;
+    }
+    free_case(&c);
+}
+
+// The flat fusion estimates the anchors' kernel with the whole integral over s, Rademacher's products estimate x^2 times
+// the quadrature, here of one node. From x = -1/4 on one feature of the flat fusion has no finite variance, and its
+// mean is slow to settle.
+static void test_slay_estimates_its_kernel(void) {
+    static const double bounds[COSINES] = {0.005, 0.01, 0.02, 0.05, 0.2};
+    double flat[COSINES], orthogonal[COSINES], rademacher[COSINES], s = 1 / 2.001;
+    mean_scores(flat, "--fusion flat --M 4096", 40);
+    mean_scores(orthogonal, "--fusion flat --M 4096 --omega orthogonal", 40);
+    mean_scores(rademacher, "--R 1 --M 256 --P 1024 --poly rademacher", 50);
+    for (int i = 0; i < COSINES; i++) {
+        double x = cosines[i], kernel = (1 + 2 * x * x) / (2.001 - 2 * x);
+        CHECK_CLOSE(flat[i] / kernel, 1, bounds[i]);
+        CHECK_CLOSE(orthogonal[i] / kernel, 1, bounds[i]);
+        CHECK_CLOSE(rademacher[i], x * x * s * exp(2 * s * x), 0.01);
+    }
 }
 
 // ---- configurations
@@ -399,8 +481,15 @@ static void test_bad_configurations_are_refused(void) {
     good.poly = POLY_NYSTROM;
     REFUSE("slay", P, 513, "nystrom");
     REFUSE("slay", fusion, FUSION_HADAMARD, "hadamard");
+    REFUSE("slay", fusion, FUSION_FLAT, "remove poly");
+    REFUSE("slay", learn, LEARN_ANCHORS, "only the anchors of");
+    REFUSE("slay", learn, LEARN_BOTH, "only the anchors of");
     good.poly = POLY_TENSORSKETCH;
     REFUSE("slay", P, 4097, "tensorsketch");
+    good.poly = POLY_ANCHOR;
+    REFUSE("slay", fusion, FUSION_FLAT, "remove R and P");
+    good.fusion = FUSION_HADAMARD;
+    REFUSE("slay", learn, LEARN_ANCHORS, "only the anchors of");
 #undef REFUSE
 }
 
@@ -435,6 +524,8 @@ int main(void) {
     RUN(test_constants_depend_on_seed_and_layer_alone);
     RUN(test_orthogonal_omega);
     RUN(test_random_features_estimate_their_kernels);
+    RUN(test_slay_tensors);
+    RUN(test_slay_estimates_its_kernel);
     RUN(test_bad_configurations_are_refused);
     RUN(test_sizes);
     return test_summary();

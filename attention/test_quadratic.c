@@ -88,7 +88,7 @@ static double naive_difference(Case *c, int bh) {
         q[i] = from[0], k[i] = from[C], v[i] = from[2 * C];
         found[i] = c->out[(row + i / HS) * C + column + i % HS];
     }
-    naive(o, q, k, v, NULL, bh % NH, T, &c->config);
+    naive(o, q, k, v, NULL, NULL, bh % NH, T, &c->config);
     for (int i = 0; i < n; i++) expected[i] = (real)o[i];
     double d = difference(found, expected, n);
     free(q), free(found), free(expected);
@@ -301,7 +301,7 @@ static double naive_loss(const Case *c, NaiveAttention *naive, const double *inp
     size_t n = c->numbers;
     double *q = memory_allocate(4 * n, sizeof *q, "a head"), *o = q + 3 * n, sum = 0;
     for (size_t i = 0; i < 3 * n; i++) q[i / HS % 3 * n + i / (3 * HS) * HS + i % HS] = inputs[i];
-    naive(o, q, q + n, q + 2 * n, NULL, 0, T, &c->config);
+    naive(o, q, q + n, q + 2 * n, NULL, NULL, 0, T, &c->config);
     for (size_t i = 0; i < n; i++) sum += o[i] * c->dout[i];
     free(q);
     return sum;

@@ -83,23 +83,59 @@ static void defaults_follow_the_features(void) {
     CHECK(config.features == FEATURES_EXP && config.omega == OMEGA_GAUSSIAN);
 }
 
+static int is_size(const AttentionConfig *config, int R, int M, int P) {
+    return config->R == R && config->M == M && config->P == P;
+}
+
+// What is given wins over a preset; the flat fusion has as many features as both presets.
+static void presets_fill_in_what_was_not_given(void) {
+    AttentionConfig config;
+    Error error = {""};
+    const char *const recall[] = {"--preset", "recall", "--P", "48"}, *const paper[] = {"--preset", "paper"};
+    const char *const flat[] = {"--fusion", "flat", "--preset", "recall", "--M", "100"}, *const R[] = {"--R", "2"};
+    CHECK(configure("slay", &config, NULL, 0, &error) == 0 && is_size(&config, 3, 16, 8));
+    CHECK(configure("slay", &config, paper, 2, &error) == 0 && is_size(&config, 3, 16, 8));
+    CHECK(configure("slay", &config, R, 2, &error) == 0 && is_size(&config, 2, 16, 8));
+    CHECK(configure("slay", &config, recall, 2, &error) == 0 && is_size(&config, 2, 6, 32));
+    CHECK(configure("slay", &config, recall, 4, &error) == 0 && is_size(&config, 2, 6, 48));
+    CHECK(configure("slay", &config, flat, 2, &error) == 0 && is_size(&config, 1, 384, 1));
+    CHECK(configure("slay", &config, flat, 4, &error) == 0 && is_size(&config, 1, 384, 1));
+    CHECK(configure("slay", &config, flat, 6, &error) == 0 && is_size(&config, 1, 100, 1));
+}
+
+static void check_round_trip(const Attention *attention, const AttentionConfig *config) {
+    AttentionConfig back = sizes();
+    const Attention *found = NULL;
+    Error error = {""};
+    back.seed = 0;
+    json_t *json = attention_to_json(attention, config);
+    CHECK(attention_from_json(&found, &back, json, &error) == 0);
+    CHECK(found == attention);
+    CHECK(back.C == config->C && back.HS == config->HS && back.max_T == config->max_T);
+    CHECK(back.R == config->R && back.M == config->M && back.P == config->P && back.learn == config->learn);
+    CHECK(back.seed == (attention->tensors ? config->seed : 0));
+    json_t *again = attention_to_json(attention, &back);
+    CHECK(json_equal(json, again));
+    CHECK(!json_object_get(json, "preset") && !json_object_get(json, "learn") == !config->learn);
+    json_decref(again);
+    json_decref(json);
+}
+
 static void json_round_trip_of_every_mechanism(void) {
+    AttentionConfig config;
+    Error error = {""};
     for (int i = 0; attention_registry[i]; i++) {
-        AttentionConfig config, back = sizes();
-        const Attention *found = NULL;
-        Error error = {""};
         CHECK(configure(attention_registry[i]->name, &config, NULL, 0, &error) == 0);
-        back.seed = 0;
-        json_t *json = attention_to_json(attention_registry[i], &config);
-        CHECK(attention_from_json(&found, &back, json, &error) == 0);
-        CHECK(found == attention_registry[i]);
-        CHECK(back.C == config.C && back.HS == config.HS && back.max_T == config.max_T);
-        CHECK(back.seed == (attention_registry[i]->tensors ? config.seed : 0));
-        json_t *again = attention_to_json(attention_registry[i], &back);
-        CHECK(json_equal(json, again));
-        json_decref(again);
-        json_decref(json);
+        check_round_trip(attention_registry[i], &config);
     }
+    for (int v = 0; v < LINEAR_VARIANTS; v++) {
+        config = sizes();
+        variant_configure(&config, &linear_variants[v]);
+        check_round_trip(attention_find(linear_variants[v].name), &config);
+    }
+    const char *const recall[] = {"--preset", "recall"};
+    CHECK(configure("slay", &config, recall, 2, &error) == 0);
+    check_round_trip(attention_find("slay"), &config);
 }
 
 static void check_refused(const char *text, const char *message) {
@@ -270,6 +306,7 @@ int main(void) {
     RUN(foreign_options_are_refused);
     RUN(bad_sizes_are_refused);
     RUN(defaults_follow_the_features);
+    RUN(presets_fill_in_what_was_not_given);
     RUN(json_round_trip_of_every_mechanism);
     RUN(bad_json_is_refused);
     RUN(floats_are_written_as_people_write_them);

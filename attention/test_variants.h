@@ -35,6 +35,14 @@ static const Variant linear_variants[] = {
     {"slay nystrom", "slay", 1, "--R 2 --M 8 --P 16 --poly nystrom", 0, 0},
     {"slay tensorsketch", "slay", 1, "--R 2 --M 8 --P 36 --poly tensorsketch", 0, 0},
     {"slay maclaurin", "slay", 1, "--R 2 --M 8 --P 32 --poly maclaurin", 0, 0},
+    {"slay rademacher", "slay", 1, "--R 2 --M 8 --P 32 --poly rademacher", 0, 0},
+    {"slay flat", "slay", 0, "--M 40 --fusion flat", 0, 0},
+    {"slay flat, orthogonal", "slay", 0, "--M 23 --fusion flat --omega orthogonal --scale-features 0", 0, 0},
+    {"slay, learned", "slay", 0, "--R 2 --M 3 --P 4 --learn both", 0, 0},
+    {"slay flat, learned", "slay", 0, "--M 7 --fusion flat --learn both", 0, 0},
+    {"slay flat, learned anchors", "slay", 0, "--M 17 --fusion flat --learn anchors", 0, 0},
+    {"slay hadamard, learned omega", "slay", 0, "--R 2 --M 3 --fusion hadamard --learn omega", 0, 0},
+    {"slay exact, learned omega", "slay", 0, "--R 1 --M 5 --poly exact --learn omega", 0, 0},
 };
 enum { LINEAR_VARIANTS = sizeof linear_variants / sizeof linear_variants[0] };
 

@@ -15,6 +15,7 @@
 
 typedef struct { // a shard's place in the data set
     Shard shard;
+    Shard own;         // its targets, when they stand in a file of their own; else count is 0
     uint64_t targets;  // at most its tokens - 1; less when the limit cuts it
     int64_t first_row; // rows of all shards before it
     int64_t rows;
@@ -28,6 +29,8 @@ struct DataLoader {
     Part *parts;
     int part_count;
     int64_t tokens, targets, rows;
+    int64_t counted; // of the targets
+    int has_own;     // some part has targets of its own
     int64_t position;
     uint64_t fingerprint;
     uint16_t *row; // (T + 1): one row as it is in the shard
@@ -138,11 +141,49 @@ static int find_documents(Part *part, const DataLoaderConfig *config, Error *err
     return status;
 }
 
+// NAME.targets beside NAME.bin, if it is there.
+static int open_targets(Part *part, Error *error) {
+    const char *path = part->shard.path;
+    size_t length = strlen(path), stem = length > 4 && !strcmp(path + length - 4, ".bin") ? length - 4 : length;
+    char *own = memory_allocate(stem + sizeof ".targets", 1, "a path");
+    snprintf(own, stem + sizeof ".targets", "%.*s.targets", (int)stem, path);
+    int status = file_exists(own) ? shard_open(&part->own, own, error) : 0;
+    if (status == 0 && part->own.count && part->own.count != part->shard.count)
+        status = error_set(error, "%.700s: expected as many targets as %llu tokens, found %llu; write both again", own,
+                           (unsigned long long)part->shard.count, (unsigned long long)part->own.count);
+    free(own);
+    return status;
+}
+
+// How many of the targets of tokens [first, first + count) count.
+static int count_targets(const Part *part, uint64_t first, uint64_t count, int64_t *counted, Error *error) {
+    enum { BLOCK = 4096 };
+    uint16_t block[BLOCK];
+    if (!part->own.count) return *counted += (int64_t)count, 0;
+    for (uint64_t done = 0; done < count; done += BLOCK) {
+        size_t n = count - done < BLOCK ? count - done : BLOCK;
+        if (shard_read(&part->own, first + done, n, block, error)) return -1;
+        for (size_t i = 0; i < n; i++) *counted += block[i] != NO_TARGET;
+    }
+    return 0;
+}
+
+// Adds the fingerprint of a part's own targets to its tokens'.
+static int add_fingerprints(Part *part, Error *error) {
+    uint64_t both[2];
+    if (shard_fingerprint(&part->shard, &part->fingerprint, error)) return -1;
+    if (!part->own.count) return 0;
+    if (shard_fingerprint(&part->own, &both[1], error)) return -1;
+    both[0] = part->fingerprint;
+    part->fingerprint = XXH3_64bits(both, sizeof both);
+    return 0;
+}
+
 static int add_part(DataLoader *loader, const char *path, Error *error) {
     const DataLoaderConfig *config = &loader->config;
     Part *part = &loader->parts[loader->part_count++];
     if (shard_open(&part->shard, path, error)) return -1;
-    if (check_ends(part, config, error) || shard_fingerprint(&part->shard, &part->fingerprint, error)) return -1;
+    if (open_targets(part, error) || check_ends(part, config, error) || add_fingerprints(part, error)) return -1;
     uint64_t left = config->limit ? (uint64_t)(config->limit - loader->targets) : UINT64_MAX, T = (uint64_t)config->T;
     part->targets = part->shard.count - 1 < left ? part->shard.count - 1 : left;
     if (!config->documents)
@@ -153,6 +194,8 @@ static int add_part(DataLoader *loader, const char *path, Error *error) {
     loader->rows += part->rows;
     loader->tokens += (int64_t)part->shard.count;
     loader->targets += (int64_t)part->targets;
+    loader->has_own |= part->own.count > 0;
+    if (config->whole && count_targets(part, 0, part->targets, &loader->counted, error)) return -1;
     uint64_t both[2] = {part->fingerprint, part->targets};
     loader->fingerprint = XXH3_64bits_withSeed(both, sizeof both, loader->fingerprint);
     return 0;
@@ -192,7 +235,7 @@ int dataloader_open(DataLoader **loader, const DataLoaderConfig *config, Error *
 void dataloader_close(DataLoader *loader) {
     if (!loader) return;
     for (int i = 0; i < loader->part_count; i++) {
-        shard_close(&loader->parts[i].shard);
+        shard_close(&loader->parts[i].shard), shard_close(&loader->parts[i].own);
         free(loader->parts[i].starts);
     }
     free(loader->parts);
@@ -206,7 +249,7 @@ int64_t dataloader_tokens(const DataLoader *loader) {
 }
 
 int64_t dataloader_targets(const DataLoader *loader) {
-    return loader->config.whole ? loader->targets : loader->rows * loader->config.T;
+    return loader->config.whole ? loader->counted : loader->rows * loader->config.T;
 }
 
 int64_t dataloader_rows(const DataLoader *loader) {
@@ -299,6 +342,33 @@ static uint64_t locate(const DataLoader *loader, int64_t index, const Part **par
     return start;
 }
 
+int64_t dataloader_counted(DataLoader *loader, int64_t rows) {
+    int64_t counted = 0;
+    Error ignored; // it is told when the row itself is read
+    if (!loader->has_own) return rows * loader->config.T;
+    for (int64_t i = 0; i < rows; i++) {
+        const Part *part;
+        uint64_t n, start = locate(loader, loader->position + i, &part, &n);
+        if (count_targets(part, start, n, &counted, &ignored)) break;
+    }
+    return counted > 0 ? counted : 1;
+}
+
+// A row's targets from their own shard.
+static int read_targets(const DataLoader *loader, const Part *part, uint64_t first, size_t n, int32_t *targets,
+                        Error *error) {
+    uint16_t *row = loader->row;
+    if (shard_read(&part->own, first, n, row, error)) return -1;
+    for (size_t t = 0; t < n; t++) {
+        targets[t] = row[t] == NO_TARGET ? -1 : row[t];
+        if (targets[t] >= loader->config.vocab)
+            return error_set(error, "%.700s: target %d at position %llu, expected one below %d, or %d for none",
+                             part->own.path, targets[t], (unsigned long long)(first + t), loader->config.vocab,
+                             NO_TARGET);
+    }
+    return 0;
+}
+
 // Reads `n` targets and their inputs from token `first` on, and fills the row up to T with what is not to be counted.
 static int read_row(DataLoader *loader, const Part *part, uint64_t first, size_t n, int32_t *inputs, int32_t *targets,
                     Error *error) {
@@ -309,7 +379,7 @@ static int read_row(DataLoader *loader, const Part *part, uint64_t first, size_t
     for (size_t t = 0; t < n; t++) inputs[t] = row[t];
     for (size_t t = 0; t < n; t++) targets[t] = row[t + 1];
     for (size_t t = n; t < (size_t)loader->config.T; t++) inputs[t] = 0, targets[t] = -1;
-    return 0;
+    return part->own.count ? read_targets(loader, part, first, n, targets, error) : 0;
 }
 
 int dataloader_rows_at(DataLoader *loader, int64_t first, int B, int32_t *inputs, int32_t *targets, Error *error) {

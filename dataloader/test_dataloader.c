@@ -573,6 +573,57 @@ static void finds_training_data_among_validation_data(void) {
     dataloader_close(other);
 }
 
+// ---- targets in a shard of their own
+
+// Targets of t.bin, of which every third counts.
+static void write_targets(size_t count) {
+    uint16_t *targets = memory_allocate(count, sizeof *targets, "targets");
+    for (size_t i = 0; i < count; i++) targets[i] = i % 3 ? NO_TARGET : (uint16_t)(100 + i);
+    ShardWriter writer;
+    CHECK(shard_writer_open(&writer, path_of("t.targets"), &error) == 0);
+    CHECK(shard_write(&writer, targets, count, &error) == 0);
+    CHECK(shard_writer_commit(&writer, &error) == 0);
+    free(targets);
+}
+
+static void takes_targets_from_beside_a_shard(void) {
+    enum { T = 4, N = 5 * T + 1 };
+    int32_t inputs[6 * T], targets[6 * T];
+    for (int whole = 0; whole < 2; whole++) {
+        empty_folder();
+        write_shard("t.bin", 0, N);
+        DataLoader *plain = open_loader((DataLoaderConfig){.pattern = path_of("t.bin"), .T = T, .whole = whole});
+        write_targets(N);
+        DataLoader *own = open_loader((DataLoaderConfig){.pattern = folder, .T = T, .whole = whole});
+        CHECK(dataloader_shards(own) == 1 && dataloader_rows(own) == 5);
+        CHECK(dataloader_fingerprint(own) != dataloader_fingerprint(plain));
+        CHECK(dataloader_rows_at(own, 0, 5, inputs, targets, &error) == 0);
+        for (int i = 0; i < 5 * T; i++) CHECK(inputs[i] == i && targets[i] == (i % 3 ? -1 : 100 + i));
+        if (whole) CHECK(dataloader_targets(own) == 7 && dataloader_targets(plain) == 5 * T);
+        CHECK(dataloader_counted(own, 5) == 7 && dataloader_counted(own, 1) == 2);
+        CHECK(dataloader_counted(plain, 5) == 5 * T);
+        dataloader_seek(own, 1);
+        CHECK(dataloader_counted(own, 1) == 1);
+        dataloader_close(own);
+        dataloader_close(plain);
+    }
+}
+
+static void refuses_targets_that_do_not_fit(void) {
+    DataLoader *loader;
+    int32_t inputs[4], targets[4];
+    empty_folder();
+    write_shard("t.bin", 0, 21);
+    write_targets(20);
+    check_refused((DataLoaderConfig){.pattern = path_of("t.bin")}, "t.targets",
+                  "expected as many targets as 21 tokens, found 20");
+    write_targets(21);
+    loader = open_loader((DataLoaderConfig){.pattern = path_of("t.bin"), .T = 4, .vocab = 103});
+    CHECK(dataloader_rows_at(loader, 0, 1, inputs, targets, &error) == -1);
+    CHECK_CONTAINS(error.text, "t.targets: target 103 at position 3, expected one below 103, or 65535 for none");
+    dataloader_close(loader);
+}
+
 // ---- evaluation
 
 // For every T and B the targets of an evaluation are each shard's tokens but the first, once, in order.
@@ -701,6 +752,8 @@ int main(void) {
     RUN(refuses_damaged_positions);
     RUN(renamed_shards_are_the_same_data);
     RUN(finds_training_data_among_validation_data);
+    RUN(takes_targets_from_beside_a_shard);
+    RUN(refuses_targets_that_do_not_fit);
     RUN(evaluation_covers_the_same_targets_for_every_T);
     RUN(rows_begin_at_documents);
     RUN(evaluation_by_documents_covers_every_target);

@@ -53,15 +53,14 @@ static int read_tokens(int **tokens, int *B, int *T, const char *path, const GPT
 static int load_model(GPT2 *model, int **tokens, int *B, int *T, const Files *files, Error *error) {
     Checkpoint checkpoint;
     GPT2Config config;
-    AttentionConfig sizes = {.B = 1, .T = 1};
-    const Attention *attention;
-    if (model_open_checkpoint(&checkpoint, &config, &attention, &sizes, files->model, error)) return -1;
+    AttentionStack stack;
+    if (model_open_checkpoint(&checkpoint, &config, &stack, 1, 1, files->model, error)) return -1;
     int failed = read_tokens(tokens, B, T, files->in, &config, error);
     if (!failed) {
-        sizes.B = *B, sizes.T = *T;
-        gpt2_create(model, &config, attention, &sizes, 0, 0, TRAINS, RECOMPUTE_NONE); // has activations
+        attention_stack_set_batch(&stack, *B, *T);
+        gpt2_create(model, &config, &stack, 0, 0, TRAINS, RECOMPUTE_NONE); // has activations
         ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
-        failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error);
+        failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_ATTENTION, error);
         gpt2_from_host(model, HOST_TO_FILL);
     }
     checkpoint_close(&checkpoint);

@@ -227,10 +227,14 @@ static int write_gguf(const char *path, const Model *source, const Tokenizer *to
 
 // ---- reading
 
+static AttentionStack softmax(void) {
+    return attention_stack_of(attention_find("softmax"), &(AttentionConfig){0});
+}
+
 static void allocate(Model *model, const GPT2Config *config) {
     ModelTensors *tensors = &model->tensors;
-    *tensors = (ModelTensors){.config = *config, .attention = attention_find("softmax")};
-    tensors->parameters = gpt2_list_parameters(config, &tensors->count);
+    *tensors = (ModelTensors){.config = *config, .stack = softmax()};
+    tensors->parameters = gpt2_list_parameters(config, &tensors->stack, &tensors->count);
     for (int i = 0; i < tensors->count; i++)
         tensors->parameters[i].value = memory_allocate(tensors->parameters[i].count, sizeof(real), "the weights");
 }
@@ -250,22 +254,26 @@ static int read_llmc(Model *model, const char *path, Error *error) {
     return result;
 }
 
-static int refuse_attention(const Checkpoint *checkpoint, Error *error) {
+static int refuse_other_models(const Checkpoint *checkpoint, const GPT2Config *config, Error *error) {
     const json_t *attention = gpt2_config_attention(checkpoint->config);
     const char *name = json_string_value(json_object_get(attention, "name"));
-    if (!attention || (name && !strcmp(name, "softmax"))) return 0;
-    return error_set(error, "%.700s: expected softmax attention, found %.40s; no other program knows how to compute it",
-                     checkpoint->path, name ? name : "another");
+    if (!attention && config->positions == POSITIONS_LEARNED) return 0;
+    if (!attention)
+        return error_set(error, "%.700s: expected learned positions, found none; other programs need them",
+                         checkpoint->path);
+    return error_set(error,
+                     "%.700s: expected softmax attention, found %.40s%s; no other program knows how to compute it",
+                     checkpoint->path, name ? name : "several", name && !strcmp(name, "softmax") ? " with options" : "");
 }
 
 static int read_checkpoint(Model *model, const char *path, Error *error) {
     Checkpoint checkpoint;
     GPT2Config config;
     if (checkpoint_open_newest(&checkpoint, path, CHECKPOINT_WEIGHTS, error)) return -1;
-    int failed = refuse_attention(&checkpoint, error) ||
-                 gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error) ||
-                 model_check_checkpoint(&config, attention_find("softmax"), &(AttentionConfig){0}, &checkpoint,
-                                        MODEL_WEIGHTS, error) ||
+    AttentionStack stack = softmax();
+    int failed = gpt2_config_from_json(&config, checkpoint.config, checkpoint.path, error) ||
+                 refuse_other_models(&checkpoint, &config, error) ||
+                 model_check_checkpoint(&config, &stack, &checkpoint, MODEL_WEIGHTS, error) ||
                  checkpoint_adds_bos(&checkpoint, &model->adds_bos, error);
     if (!failed) {
         allocate(model, &config);

@@ -1,5 +1,6 @@
 #include "gpt2_config.h"
 #include "core/base/json.h"
+#include "core/base/options.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -78,9 +79,27 @@ static int check_arithmetic(const json_t *json, const GPT2Config *config, const 
     return check_switches(json, path, error);
 }
 
-static int is_softmax(const json_t *attention) {
+// Softmax with options (a window, a decay) or a list of attentions is not GPT-2's.
+static int is_plain_softmax(const json_t *attention) {
     const char *name = json_string_value(json_object_get(attention, "name"));
-    return !attention || (name && strcmp(name, "softmax") == 0);
+    return !attention || (name && strcmp(name, "softmax") == 0 && json_object_size(attention) == 1);
+}
+
+// The name of an attention, or of the first of a list; NULL when it has none.
+static const char *attention_name(const json_t *attention) {
+    if (json_is_array(attention)) attention = json_array_get(attention, 0);
+    return json_string_value(json_object_get(attention, "name"));
+}
+
+// The table of positions: absent means GPT-2's.
+static int read_positions(GPT2Config *config, const json_t *json, const char *path, Error *error) {
+    const json_t *positions = json_object_get(json, "positions");
+    int found = positions && json_is_string(positions) ? choice_index(POSITIONS_CHOICES, json_string_value(positions))
+                                                       : -1;
+    if (positions && found < 0)
+        return error_set(error, "%.600s: positions: expected one of " POSITIONS_CHOICES ", found something else", path);
+    config->positions = positions ? found : POSITIONS_LEARNED;
+    return 0;
 }
 
 // The model type and the attention have to agree: neither may be mistaken for the other.
@@ -91,15 +110,18 @@ static int check_model_type(const json_t *json, const char *path, Error *error) 
         return error_set(error,
                          "%.600s: model_type: expected gpt2 or slay-gpt2, found %.60s; only GPT-2 models can be used",
                          path, type ? type : "none");
-    if (attention && !json_is_string(json_object_get(attention, "name")))
+    const json_t *positions = json_object_get(json, "positions");
+    int is_gpt2 = is_plain_softmax(attention) && !positions;
+    if (attention && !attention_name(attention))
         return error_set(error, "%.600s: attention: expected an object with a name; the configuration is damaged",
                          path);
-    if (strcmp(type, "gpt2") == 0 && !is_softmax(attention))
+    if (strcmp(type, "gpt2") == 0 && !is_gpt2)
         return error_set(error,
-                         "%.600s: model_type gpt2 means softmax attention, found attention %.60s; it should say "
-                         "slay-gpt2",
-                         path, json_string_value(json_object_get(attention, "name")));
-    if (strcmp(type, "slay-gpt2") == 0 && is_softmax(attention))
+                         "%.600s: model_type gpt2 means softmax attention and learned positions, found %s %.60s; it "
+                         "should say slay-gpt2",
+                         path, positions ? "positions" : "attention",
+                         positions ? "of another kind" : attention_name(attention));
+    if (strcmp(type, "slay-gpt2") == 0 && is_gpt2)
         return error_set(error,
                          "%.600s: model_type slay-gpt2: expected another attention than softmax, found %s; it should "
                          "say gpt2",
@@ -120,20 +142,24 @@ int gpt2_config_from_json(GPT2Config *config, const json_t *json, const char *pa
         if (check_size(i, json_integer_value(value), path, error)) return -1;
         *size_field(config, i) = (int)json_integer_value(value);
     }
-    if (gpt2_config_check(config, path, error)) return -1;
+    if (gpt2_config_check(config, path, error) || read_positions(config, json, path, error)) return -1;
     return check_arithmetic(json, config, path, error);
 }
 
 const json_t *gpt2_config_attention(const json_t *json) {
     const json_t *attention = json_object_get(json, "attention");
-    return is_softmax(attention) ? NULL : attention;
+    return is_plain_softmax(attention) ? NULL : attention;
 }
 
 json_t *gpt2_config_to_json(const GPT2Config *config, const json_t *attention) {
-    int softmax = is_softmax(attention);
-    json_t *json = json_pack("{s:[s], s:s}", "architectures", softmax ? "GPT2LMHeadModel" : "SlayGPT2LMHeadModel",
-                             "model_type", softmax ? "gpt2" : "slay-gpt2");
-    if (!softmax) json_put(json, "attention", json_incref((json_t *)attention));
+    int is_gpt2 = is_plain_softmax(attention) && config->positions == POSITIONS_LEARNED;
+    char positions[16];
+    json_t *json = json_pack("{s:[s], s:s}", "architectures", is_gpt2 ? "GPT2LMHeadModel" : "SlayGPT2LMHeadModel",
+                             "model_type", is_gpt2 ? "gpt2" : "slay-gpt2");
+    if (!is_plain_softmax(attention)) json_put(json, "attention", json_incref((json_t *)attention));
+    if (config->positions != POSITIONS_LEARNED)
+        json_put(json, "positions",
+                 json_string(choice_name(POSITIONS_CHOICES, config->positions, positions, sizeof positions)));
     for (int i = 0; i < SIZE_COUNT; i++) json_put(json, sizes[i].key, json_integer(*size_field(config, i)));
     json_t *rest = json_pack("{s:i, s:n, s:s, s:f, s:f, s:f, s:f, s:f, s:b, s:b, s:b, s:b, s:i, s:i, s:s}", //
                              "n_ctx", config->max_T, "n_inner", "activation_function", "gelu_new",          //
@@ -149,6 +175,7 @@ json_t *gpt2_config_to_json(const GPT2Config *config, const json_t *attention) {
 
 uint64_t gpt2_config_parameters(const GPT2Config *config) {
     uint64_t C = (uint64_t)config->C, V = (uint64_t)config->V, T = (uint64_t)config->max_T, L = (uint64_t)config->L;
+    if (config->positions == POSITIONS_NONE) T = 0;
     return (V + T) * C + L * (12 * C * C + 13 * C) + 2 * C;
 }
 

@@ -10,12 +10,17 @@
 // Of every LayerNorm: GPT-2's own.
 #define LAYER_NORM_EPSILON 1e-5
 
+// Where a token's place in the sequence comes from: GPT-2's table of learned vectors, or nothing but the attention.
+typedef enum { POSITIONS_LEARNED, POSITIONS_NONE } Positions;
+#define POSITIONS_CHOICES "learned|none"
+
 typedef struct {
-    int max_T; // n_positions: the longest context
-    int V;     // vocab_size
-    int L;     // n_layer
-    int NH;    // n_head
-    int C;     // n_embd
+    int max_T;     // n_positions: the longest context
+    int V;         // vocab_size
+    int L;         // n_layer
+    int NH;        // n_head
+    int C;         // n_embd
+    int positions; // Positions
 } GPT2Config;
 
 // The limits of a model's sizes, wherever they come from: options, config.json, llm.c's files. They are far above any
@@ -38,11 +43,11 @@ int gpt2_config_agrees(const GPT2Config *asked, const GPT2Config *file, const ch
 // The model type must be "gpt2", or "slay-gpt2" with an "attention" object.
 int gpt2_config_from_json(GPT2Config *config, const json_t *json, const char *path, Error *error);
 
-// The "attention" object of a configuration (name and parameters), or NULL for softmax. A borrowed reference.
+// The "attention" of a configuration, an object or a list of them, or NULL for GPT-2's own. A borrowed reference.
 const json_t *gpt2_config_attention(const json_t *json);
 
-// A new reference. `attention` is NULL or {"name": "softmax"} for a plain GPT-2; any other makes the model type
-// "slay-gpt2", so that nothing takes it for one.
+// A new reference. `attention` is NULL or {"name": "softmax"} for a plain GPT-2; any other, and a model without
+// learned positions, makes the model type "slay-gpt2", so that nothing takes it for one.
 json_t *gpt2_config_to_json(const GPT2Config *config, const json_t *attention);
 
 // The weights of the model, tied head counted once and constants of the attention not at all.

@@ -4,7 +4,7 @@
 #ifndef CORE_GPT2_PARAMETERS_H
 #define CORE_GPT2_PARAMETERS_H
 
-#include "attention/attention.h"
+#include "attention/stack.h"
 #include "checkpoint.h"
 #include "gpt2_config.h"
 #include "llmc_model.h"
@@ -12,8 +12,13 @@
 typedef struct { // one weight tensor with all that training keeps for it
     char name[64];
     int rank;
-    uint64_t shape[2];
+    uint64_t shape[4];
     size_t count;
+    int decays;         // weight decay applies to it
+    int layer;          // -1: of none
+    int of_attention;   // a parameter of the layer's attention; they are the layer's last
+    size_t block_place; // the attention's parameters of a layer are one block: the tensor's place in it
+    size_t block_count; // its first tensor: the block's size, else 0
     real *value, *gradient, *m, *v; // (count) each, or NULL; m, v: AdamW's moments
 } Parameter;
 
@@ -26,9 +31,8 @@ typedef enum {
 
 typedef struct { // what of a model goes into files
     GPT2Config config;
-    const Attention *attention;
-    AttentionConfig attention_config;
-    Parameter *parameters; // wte, wpe, LAYER_TENSORS per layer, ln_f's weight and bias
+    AttentionStack stack;
+    Parameter *parameters; // wte, wpe if there are positions, of each layer LAYER_TENSORS and the attention's, ln_f's
     int count;
     real **constants; // the attention's, per layer
 } ModelTensors;
@@ -40,23 +44,27 @@ typedef enum { TRAINS_NOT, TRAINS, TRAINS_SHARING_MOMENTS } Trains;
 typedef enum { HOST_TO_SAVE, HOST_TO_FILL } HostPurpose;
 
 // The list with names and shapes, without memory for the numbers; free() it.
-Parameter *gpt2_list_parameters(const GPT2Config *config, int *count);
+Parameter *gpt2_list_parameters(const GPT2Config *config, const AttentionStack *stack, int *count);
+// The index of a layer's first tensor.
+int gpt2_layer_start(const Parameter *parameters, int layer);
+// The attention's parameters of a layer: the first of them, or NULL.
+Parameter *gpt2_attention_parameters(Parameter *parameters, int count, int layer);
 
 // GPT-2's initialisation: N(0, std), the projections into the residual stream smaller by sqrt(2L), biases 0, LayerNorm
 // weights 1; and the attention's constants. Each tensor has a random stream of its own, so that models that differ only
 // in their attention start equal.
 void model_initialize(const ModelTensors *model, uint64_t seed, double std);
 
-enum { MODEL_WEIGHTS = 1, MODEL_CONSTANTS = 2, MODEL_MOMENTS = 4 };
+// The weights of a GPT-2; what belongs to the attention, constants and parameters; the optimiser's moments of all.
+enum { MODEL_WEIGHTS = 1, MODEL_ATTENTION = 2, MODEL_MOMENTS = 4 };
 // Does the checkpoint have the tensors of such a model, in their shapes? To be asked before the model is allocated: the
 // sizes in config.json may be anything, what the file holds is bounded by its size.
-int model_check_checkpoint(const GPT2Config *config, const Attention *attention,
-                           const AttentionConfig *attention_config, const Checkpoint *checkpoint, int which,
-                           Error *error);
+int model_check_checkpoint(const GPT2Config *config, const AttentionStack *stack, const Checkpoint *checkpoint,
+                           int which, Error *error);
 // Opens a checkpoint, or the newest one of a run, to use its model: its sizes and its attention, softmax where it names
-// none, for `attention_config`'s B rows of T tokens, or as many as there are positions. Close it when it has been read.
-int model_open_checkpoint(Checkpoint *checkpoint, GPT2Config *config, const Attention **attention,
-                          AttentionConfig *attention_config, const char *path, Error *error);
+// none, for B rows of T tokens, or as many as there are positions. Close it when it has been read.
+int model_open_checkpoint(Checkpoint *checkpoint, GPT2Config *config, AttentionStack *stack, int B, int T,
+                          const char *path, Error *error);
 int model_read_checkpoint(const ModelTensors *model, const Checkpoint *checkpoint, int which, Error *error);
 int model_read_optimizer(const ModelTensors *model, const Checkpoint *checkpoint, Error *error);
 int model_read_llmc(const ModelTensors *model, const LlmcModel *file, Error *error);

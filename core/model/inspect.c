@@ -1,5 +1,5 @@
 // inspect: says what a run, a checkpoint, a model file or a token shard holds, and verifies it.
-#include "attention/attention.h"
+#include "attention/stack.h"
 #include "dataloader/shard.h"
 #include "checkpoint.h"
 #include "core/base/file.h"
@@ -132,6 +132,7 @@ static void refuse_not_finite(const char *path, const char *tensor) {
 
 static void print_sizes(const GPT2Config *config) {
     print_count("context max_T", (uint64_t)config->max_T);
+    if (config->positions == POSITIONS_NONE) print_text("positions", "none");
     print_count("vocabulary V", (uint64_t)config->V);
     print_count("layers L", (uint64_t)config->L);
     print_count("heads NH", (uint64_t)config->NH);
@@ -141,12 +142,12 @@ static void print_sizes(const GPT2Config *config) {
 
 static int print_attention(const json_t *config_json, const GPT2Config *config, const char *path, Error *error) {
     const json_t *json = gpt2_config_attention(config_json);
-    const Attention *attention = NULL;
-    AttentionConfig parameters = {
+    AttentionStack stack;
+    AttentionConfig sizes = {
         .B = 1, .T = 1, .C = config->C, .NH = config->NH, .HS = config->C / config->NH, .max_T = config->max_T};
     if (!json)
         print_text("attention", "softmax");
-    else if (attention_from_json(&attention, &parameters, json, error))
+    else if (attention_stack_from_json(&stack, &sizes, json, error))
         return error_prefix(error, path);
     else
         print_json("attention", json);

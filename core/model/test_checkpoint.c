@@ -112,7 +112,7 @@ static TinyModel *tiny_model(int version) {
     return tiny;
 }
 
-static const GPT2Config tiny_config = {MAX_T, V, 1, 2, C};
+static const GPT2Config tiny_config = {.max_T = MAX_T, .V = V, .L = 1, .NH = 2, .C = C};
 
 // Saves version `version` of the model as `step`; takes over the reference to `attention`.
 static int save_files(json_t *attention, const char *run, int64_t step, int version, const MemoryFile *files, int count,
@@ -924,7 +924,7 @@ static void test_config_variants(void) {
 static void test_config_accepted(void) {
     GPT2Config config = {0};
     Error error = {""};
-    const GPT2Config small = {1024, 50257, 12, 12, 768};
+    const GPT2Config small = {.max_T = 1024, .V = 50257, .L = 12, .NH = 12, .C = 768};
     // As the hub has it: no epsilon is far from the default, dropout is the trainer's affair.
     json_t *hub = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s}", "model_type", "gpt2", "n_positions", 1024,
                             "vocab_size", 50257, "n_layer", 12, "n_head", 12, "n_embd", 768, "layer_norm_epsilon",

@@ -110,17 +110,18 @@ static void clear_all(ParametersGPU *parameters) {
     cuda_check(cudaDeviceSynchronize()); // the model's stream does not wait for this one
 }
 
-void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const Attention *attention,
-                           const AttentionConfig *attention_config, int padded_V, int trains) {
+void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const AttentionStack *stack,
+                           int padded_V, int trains) {
     AttentionTensor constants[ATTENTION_TENSORS_MAX];
+    const StackEntry *entry = &stack->entries[0];
     size_t L = (size_t)config->L;
-    attention_constants(attention, attention_config, constants, &parameters->constant_count);
+    attention_constants(entry->attention, &entry->config, constants, &parameters->constant_count);
     parameters->trains = trains, parameters->L = config->L;
     parameters->host_weights.what = parameters->weight_arena.what = "weights";
     parameters->host_moments.what = parameters->moment_arena.what = "AdamW moments";
     parameters->host_constant_arena.what = parameters->constant_arena.what = "attention constants";
     parameters->gradient_arena.what = "gradients";
-    parameters->list = gpt2_list_parameters(config, &parameters->count);
+    parameters->list = gpt2_list_parameters(config, stack, &parameters->count);
     parameters->offsets = (size_t *)memory_allocate((size_t)parameters->count, sizeof(size_t), "the list of offsets");
     parameters->host_constants = (real **)memory_allocate_zeroed(L, sizeof(real *), "the list of constants");
     parameters->constants = (float **)memory_allocate_zeroed(L, sizeof(float *), "the list of constants");

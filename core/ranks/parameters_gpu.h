@@ -45,8 +45,8 @@ typedef struct {
 } ParametersGPU;
 
 // padded_V: the rows of wte with those of zeros. `parameters` is a struct of zeros.
-void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const Attention *attention,
-                           const AttentionConfig *attention_config, int padded_V, int trains);
+void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const AttentionStack *stack,
+                           int padded_V, int trains);
 void parameters_gpu_free(ParametersGPU *parameters);
 // Backward completes the gradients in stretches: the matrices of layer 0 .. L-1, then these, up to STRETCHES(L) - 1.
 #define STRETCH_WTE(L)     (L)

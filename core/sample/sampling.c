@@ -24,6 +24,7 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
         {"text", "prompt-file", 'f', OPTION_STRING, &s->prompt_file, 0, 0, "FILE", "the same from a file; - is standard input", 0, ""},
         {"text", "prompt-ids", 0, OPTION_STRING, &s->prompt_ids, 0, 0, "IDS", "the same as token numbers: 15496,11,995", 0, ""},
         {"text", "tokens", 'n', OPTION_INT, &s->tokens, 0, 1 << 24, NULL, "most tokens per sample", 0, ""},
+        {"text", "length", 0, OPTION_INT, &s->length, 0, 1 << 24, NULL, "positions before the text's last half is read anew, and tokens of a row of --loss; 0: the context, or without end where the model can", 0, ""},
         {"text", "samples", 's', OPTION_INT, &s->samples, 1, 1 << 20, NULL, "texts from the same prompt", 0, ""},
         {"text", "begin", 0, OPTION_FLAG, &s->begin, 0, 1, NULL, "the prompt begins a document; --no-begin: in the middle of one", 0, ""},
         {"text", "stop", 0, OPTION_FLAG, &s->stop, 0, 1, NULL, "stop at end-of-text; --no-stop: go on after it", 0, ""},
@@ -39,6 +40,8 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
         {"program", "loss", 0, OPTION_STRING, &s->loss_shards, 0, 0, "SHARDS", "print the mean loss over token shards (--no-begin: rows begin at any token) and stop", 0, ""},
         {"program", "loss-tokens", 0, OPTION_LONG, &s->loss_tokens, 0, 1e15, NULL, "tokens of them, from their start; 0: all", 0, ""},
     };
+    // Only on the CPU so far.
+    const Option losses = {"program", "losses", 0, OPTION_STRING, &s->losses_path, 0, 0, "FILE", "with --loss: also write every token's loss as safetensors", 0, ""};
     const Option weights = {"program", "weights", 0, OPTION_CHOICE, &s->weights, 0, 0, WEIGHT_KIND_CHOICES, "fewer bits per weight: faster, a little less exact", 0, ""};
     // clang-format on
     options->usage = "usage: sample_gpt2 MODEL [options]\n"
@@ -48,7 +51,7 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
                        "  echo 'The lantern' | ./sample_gpt2 runs/quickstart --temperature 0 > story.txt\n"
                        "  ./sample_gpt2 runs/quickstart            (asks for prompts)";
     options_add(options, items, sizeof items / sizeof *items);
-    if (has_weight_kinds) options_add(options, &weights, 1);
+    if (has_weight_kinds) options_add(options, &losses, 1), options_add(options, &weights, 1);
 }
 
 static void read_options(SampleSettings *settings, int has_weight_kinds, int argc, char **argv) {
@@ -64,6 +67,7 @@ static void read_options(SampleSettings *settings, int has_weight_kinds, int arg
                                  .seed = 1};
     sample_options(&options, settings, has_weight_kinds);
     die_if(options_parse(&options, argc, argv, &settings->model, 1, &positionals, &error), &error);
+    if (settings->losses_path && !settings->loss_shards) die("option --losses: give --loss SHARDS too");
     if (positionals == 0) die("no model: give a run, a checkpoint or a model file (--help tells more)");
     if (settings->prompt || settings->prompt_file || settings->prompt_ids || settings->loss_shards) return;
     if (!isatty(STDIN_FILENO))
@@ -74,29 +78,42 @@ static void read_options(SampleSettings *settings, int has_weight_kinds, int arg
 
 // ---- the model and its vocabulary
 
-static AttentionConfig decoding_config(const GPT2Config *config, int prefill_rows) {
-    int rows = prefill_rows < config->max_T ? prefill_rows : config->max_T;
-    return (AttentionConfig){
-        .B = 1, .T = rows, .C = config->C, .NH = config->NH, .HS = config->C / config->NH, .max_T = config->max_T};
-}
-
 static int open_llmc(Sampling *sampling, int prefill_rows, Error *error) {
     if (llmc_model_open(&sampling->llmc, sampling->settings.model, error)) return -1;
+    const GPT2Config *config = &sampling->config;
     sampling->config = sampling->llmc.config;
-    sampling->attention_config = decoding_config(&sampling->config, prefill_rows);
-    return 0;
+    int rows = prefill_rows < config->max_T ? prefill_rows : config->max_T;
+    AttentionConfig sizes = {.B = 1, .T = rows, .C = config->C, .NH = config->NH, .max_T = config->max_T};
+    return attention_stack_configure(&sampling->stack, "softmax", &sizes, NULL, error);
 }
 
 static int open_checkpoint(Sampling *sampling, int prefill_rows, Error *error) {
     Checkpoint *checkpoint = &sampling->checkpoint;
     SampleSettings *settings = &sampling->settings;
-    sampling->attention_config = (AttentionConfig){.B = 1, .T = prefill_rows};
-    if (model_open_checkpoint(checkpoint, &sampling->config, &sampling->attention, &sampling->attention_config,
-                              settings->model, error))
+    if (model_open_checkpoint(checkpoint, &sampling->config, &sampling->stack, 1, prefill_rows, settings->model, error))
         return -1;
     if (!settings->tokenizer_path) settings->tokenizer_path = checkpoint_tokenizer(checkpoint);
-    return model_check_checkpoint(&sampling->config, sampling->attention, &sampling->attention_config, checkpoint,
-                                  MODEL_WEIGHTS | MODEL_CONSTANTS, error);
+    return model_check_checkpoint(&sampling->config, &sampling->stack, checkpoint, MODEL_WEIGHTS | MODEL_ATTENTION,
+                                  error);
+}
+
+enum { ENDLESS = 1 << 30 };
+
+// How far the decoder can go. Learned positions end with the context; without them only the memory of attentions that
+// keep every key sets an end.
+static int choose_context(Sampling *sampling, Error *error) {
+    const GPT2Config *config = &sampling->config;
+    int length = sampling->settings.length, max_T = config->max_T;
+    if (length > max_T && (config->positions == POSITIONS_LEARNED || attention_stack_has_horizon(&sampling->stack)))
+        return error_set(error, "option --length: expected at most the context of %d tokens, found %d: %s", max_T,
+                         length,
+                         config->positions == POSITIONS_LEARNED ? "the model has learned positions"
+                                                                : "the attention knows no later positions");
+    if (length > max_T) attention_stack_set_model(&sampling->stack, config->C, config->NH, length);
+    int is_endless = config->positions == POSITIONS_NONE && attention_stack_is_endless(&sampling->stack);
+    sampling->context = length ? length : is_endless ? ENDLESS : max_T;
+    sampling->row_tokens = length ? length : max_T;
+    return 0;
 }
 
 static int load_tokenizer(Sampling *sampling, Error *error) {
@@ -124,15 +141,14 @@ void sampling_open(Sampling *sampling, int prefill_rows, int has_weight_kinds, i
     error_set_program(argv[0]);
     read_options(&sampling->settings, has_weight_kinds, argc, argv);
     threads_use(sampling->settings.threads);
-    sampling->attention = attention_find("softmax");
     sampling->is_llmc = llmc_model_is(sampling->settings.model);
     die_if((sampling->is_llmc ? open_llmc : open_checkpoint)(sampling, prefill_rows, &error), &error);
-    die_if(load_tokenizer(sampling, &error), &error);
+    die_if(choose_context(sampling, &error) || load_tokenizer(sampling, &error), &error);
 }
 
 void sampling_load(Sampling *sampling, const ModelTensors *model) {
     Error error;
-    int parts = MODEL_WEIGHTS | MODEL_CONSTANTS;
+    int parts = MODEL_WEIGHTS | MODEL_ATTENTION;
     die_if(sampling->is_llmc ? model_read_llmc(model, &sampling->llmc, &error)
                              : model_read_checkpoint(model, &sampling->checkpoint, parts, &error),
            &error);
@@ -215,22 +231,30 @@ static int is_wanted(void) {
 }
 
 static int open_shards(Sampling *sampling, Error *error) {
-    size_t T = (size_t)sampling->config.max_T;
+    LossRows *rows = &sampling->rows;
+    size_t count = (size_t)sampling->row_tokens;
     DataLoaderConfig config = {.pattern = sampling->settings.loss_shards,
-                               .T = sampling->config.max_T,
+                               .T = sampling->row_tokens,
                                .vocab = sampling->config.V,
                                .whole = 1,
                                .documents = sampling->settings.begin,
                                .limit = sampling->settings.loss_tokens};
-    sampling->inputs = memory_allocate(2 * T, sizeof(int), "a row of tokens");
-    sampling->targets = sampling->inputs + T;
-    return dataloader_open(&sampling->loader, &config, error);
+    if (dataloader_open(&sampling->loader, &config, error)) return -1;
+    if (sampling->settings.losses_path) {
+        count *= (size_t)dataloader_rows(sampling->loader);
+        rows->losses = memory_allocate(count, sizeof *rows->losses, "the losses");
+        rows->likeliest = memory_allocate(count, 1, "the losses");
+    }
+    rows->inputs = memory_allocate(count, sizeof(int), "rows of tokens");
+    rows->targets = memory_allocate(count, sizeof(int), "rows of tokens");
+    return 0;
 }
 
 static int open_logits(Sampling *sampling, Error *error) {
-    int n = sampling->history_count, max_T = sampling->config.max_T;
-    if (n > max_T)
-        return error_set(error, "option --logits: expected a prompt of at most %d tokens, found %d", max_T, n);
+    int n = sampling->history_count;
+    if (n > sampling->context)
+        return error_set(error, "option --logits: expected a prompt of at most %d tokens, found %d", sampling->context,
+                         n);
     sampling->logits = memory_allocate((size_t)n * (size_t)sampling->config.V, sizeof(real), "the logits");
     return 0;
 }
@@ -285,7 +309,7 @@ static int ask_for_prompt(Sampling *sampling) {
 
 int sampling_next_prompt(Sampling *sampling) {
     if (sampling->editor ? !ask_for_prompt(sampling) : sampling->prompts > 0) return 0;
-    int count = sampling->history_count, is_shared = sampling->settings.samples > 1 && count <= sampling->config.max_T;
+    int count = sampling->history_count, is_shared = sampling->settings.samples > 1 && count <= sampling->context;
     sampling->prompts++;
     sampling->prompt_count = count;
     sampling->past = is_shared ? count - 1 : 0; // all but the last token, which every sample reads itself
@@ -326,13 +350,13 @@ static void end_sample(Sampling *sampling) {
 
 // When the context is full, the text's last half is read anew, so that generation can go on for ever.
 int sampling_next_feed(Sampling *sampling, Feed *feed) {
-    int max_T = sampling->config.max_T, count = sampling->history_count, start = count - 1;
+    int context = sampling->context, count = sampling->history_count, start = count - 1;
     if (sampling->drawn == sampling->settings.tokens || sampling->ended || !is_wanted()) {
         end_sample(sampling);
         return 0;
     }
-    if (sampling->position == 0 || sampling->position == max_T) {
-        int keep = sampling->position == max_T ? (max_T + 1) / 2 : max_T;
+    if (sampling->position == 0 || sampling->position == context) {
+        int keep = sampling->position == context ? (context + 1) / 2 : context;
         start = count > keep ? count - keep : 0;
         sampling->position = 0;
     }
@@ -391,12 +415,26 @@ void sampling_write_logits(Sampling *sampling) {
 
 int sampling_next_row(Sampling *sampling) {
     if (interrupted || sampling->failed || sampling->row == dataloader_rows(sampling->loader)) return 0;
-    sampling->failed =
-        dataloader_rows_at(sampling->loader, sampling->row++, 1, sampling->inputs, sampling->targets, &sampling->error);
+    const LossRows *rows = &sampling->rows;
+    size_t first = rows->losses ? (size_t)sampling->row * (size_t)sampling->row_tokens : 0;
+    sampling->at = (LossRows){.inputs = rows->inputs + first, .targets = rows->targets + first};
+    if (rows->losses) sampling->at.losses = rows->losses + first, sampling->at.likeliest = rows->likeliest + first;
+    sampling->failed = dataloader_rows_at(sampling->loader, sampling->row++, 1, sampling->at.inputs,
+                                          sampling->at.targets, &sampling->error);
     return !sampling->failed;
 }
 
-// The mean over the targets of all shards, as the trainer's validation has it for rows as long as the context.
+static void write_losses(Sampling *sampling) {
+    const LossRows *rows = &sampling->rows;
+    size_t n = (size_t)dataloader_rows(sampling->loader), T = (size_t)sampling->row_tokens;
+    Tensor tensors[] = {{"inputs", DTYPE_I32, 2, {n, T}, rows->inputs},
+                        {"targets", DTYPE_I32, 2, {n, T}, rows->targets},
+                        {"losses", DTYPE_F32, 2, {n, T}, rows->losses},
+                        {"likeliest", DTYPE_U8, 2, {n, T}, rows->likeliest}};
+    sampling->failed = safetensors_write(sampling->settings.losses_path, tensors, 4, NULL, &sampling->error);
+}
+
+// The mean over the targets of all shards, as the trainer's validation has it for rows of that length.
 void sampling_end_loss(Sampling *sampling, double sum) {
     int64_t targets = dataloader_targets(sampling->loader);
     double mean = sum / (double)targets;
@@ -405,6 +443,7 @@ void sampling_end_loss(Sampling *sampling, double sum) {
         refuse_model(sampling, "losses");
     else if (!interrupted)
         printf("loss %.6f  perplexity %.3f  (%lld tokens)\n", mean, exp(mean), (long long)targets);
+    if (sampling->rows.losses && isfinite(mean) && !interrupted) write_losses(sampling);
 }
 
 int sampling_end(Sampling *sampling) {
@@ -413,6 +452,8 @@ int sampling_end(Sampling *sampling) {
     if (sampling->settings.stats) print_stats(sampling);
     dataloader_close(sampling->loader);
     tokenizer_free(sampling->tokenizer);
-    free(sampling->candidates), free(sampling->history), free(sampling->inputs), free(sampling->logits);
+    free(sampling->candidates), free(sampling->history), free(sampling->logits);
+    free(sampling->rows.inputs), free(sampling->rows.targets), free(sampling->rows.losses);
+    free(sampling->rows.likeliest);
     return interrupted ? 130 : 0;
 }

@@ -12,8 +12,8 @@
 #include "text_stream.h"
 
 typedef struct {
-    const char *model, *tokenizer_path, *prompt, *prompt_file, *prompt_ids, *logits_path, *loss_shards;
-    int tokens, samples, begin, stop, stats, interactive, threads, weights;
+    const char *model, *tokenizer_path, *prompt, *prompt_file, *prompt_ids, *logits_path, *loss_shards, *losses_path;
+    int tokens, samples, begin, stop, stats, interactive, threads, weights, length;
     DrawSettings draw;
     int64_t seed, loss_tokens;
 } SampleSettings;
@@ -23,15 +23,21 @@ typedef struct {       // what the decoder is to read next
     int n, position;   // of the first
 } Feed;
 
+typedef struct {               // rows of --loss: the one at hand, or with --losses all of them
+    int *inputs, *targets;     // (rows,T), (rows,T); a target below 0 does not count
+    float *losses;             // (rows,T), or NULL
+    unsigned char *likeliest;  // (rows,T), or NULL: whether the target was the likeliest token
+} LossRows;
+
 typedef struct {
     SampleSettings settings;
 
     // the model
     GPT2Config config;
-    const Attention *attention;
-    AttentionConfig attention_config; // one sequence, as many tokens at once as the decoder takes
-    Checkpoint checkpoint;            // open until the weights are loaded
-    LlmcModel llmc;                   // likewise, for a model file of llm.c's
+    AttentionStack stack;  // one sequence, as many tokens at once as the decoder takes
+    int context;           // positions that the decoder can go through before it has to begin anew
+    Checkpoint checkpoint; // open until the weights are loaded
+    LlmcModel llmc;        // likewise, for a model file of llm.c's
     int is_llmc;
     Tokenizer *tokenizer; // NULL when none is known: prompts and output are numbers
     int end_of_text;      // the token
@@ -50,9 +56,10 @@ typedef struct {
     Candidate *candidates;       // (V)
     TextStream stream;
 
-    DataLoader *loader;    // --loss
-    int64_t row;           // the next one
-    int *inputs, *targets; // (max_T), (max_T): the row at hand
+    DataLoader *loader; // --loss
+    int64_t row;        // the next one
+    int row_tokens;     // of a row
+    LossRows rows, at;  // what there is room for, and the row at hand
     real *logits;          // --logits: (history_count, V)
 
     double begun;     // clock when the decoder began to read
@@ -84,7 +91,7 @@ int sampling_draw(Sampling *sampling, const real *logits);
 // Adds the token to the sample, or ends it.
 void sampling_put(Sampling *sampling, int token);
 
-// --loss: the next row of tokens, inputs and targets; then the sum of the losses over all rows.
+// --loss: the next row is in `at`, with room for its losses where --losses wants them; then the sum over all rows.
 int sampling_next_row(Sampling *sampling);
 void sampling_end_loss(Sampling *sampling, double sum);
 // --logits: writes them.

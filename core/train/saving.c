@@ -144,7 +144,7 @@ static int read_saved(Training *training, const ModelTensors *model, Error *erro
     int rollbacks = training->rollbacks + 1;
     double factor = training->rate_factor * ROLLBACK_RATE;
     if (checkpoint_open_newest(&checkpoint, training->settings.out, CHECKPOINT_RUN, error)) return -1;
-    int failed = model_read_checkpoint(model, &checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error) ||
+    int failed = model_read_checkpoint(model, &checkpoint, MODEL_WEIGHTS | MODEL_ATTENTION, error) ||
                  model_read_optimizer(model, &checkpoint, error) ||
                  training_read_state(training, checkpoint.state, checkpoint.path, error);
     checkpoint_close(&checkpoint);

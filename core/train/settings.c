@@ -82,7 +82,8 @@ static void add_model_options(Options *options, Settings *settings) {
         SETTING("model", "vocab", 0, OPTION_INT, model.V, 2, GPT2_VOCABULARY_MAX, NULL, "vocabulary size; default: the tokenizer's, or 50257"),
         SETTING("model", "dropout", 0, OPTION_FLOAT, dropout, 0, 0.95, NULL, "on the embeddings and each attention output"),
         SETTING("model", "init-std", 0, OPTION_FLOAT, init_std, 1e-6, 10, NULL, "standard deviation of the initial weights; small models like more"),
-        SETTING("model", "attention", 'a', OPTION_STRING, attention, 0, 0, "NAME", "the attention; ./train_gpt2 --attention list"),
+        SETTING("model", "positions", 0, OPTION_CHOICE, model.positions, 0, 0, POSITIONS_CHOICES, "a learned vector for each position, or none: then text may be longer than the context"),
+        SETTING("model", "attention", 'a', OPTION_STRING, attention, 0, 0, "NAME", "the attention, or a list over the layers: slay*3,softmax:window=64; ./train_gpt2 --attention list"),
     };
     options_add(options, items, sizeof items / sizeof *items);
     attention_add_options(options, &settings->attention_config);
@@ -156,13 +157,12 @@ const char *settings_preset_name(int preset) {
 }
 
 void settings_use_preset(Settings *settings, int preset) {
-    AttentionConfig *attention = &settings->attention_config;
-    settings->model = (GPT2Config){.V = settings->model.V};
+    settings->model = (GPT2Config){.V = settings->model.V, .positions = settings->model.positions};
     settings->preset = preset;
     apply_preset(settings);
     if (settings->T > settings->model.max_T) settings->T = settings->model.max_T;
-    attention->T = settings->T, attention->max_T = settings->model.max_T;
-    attention->C = settings->model.C, attention->NH = settings->model.NH, attention->HS = attention->C / attention->NH;
+    attention_stack_set_batch(&settings->stack, attention_stack_sizes(&settings->stack)->B, settings->T);
+    attention_stack_set_model(&settings->stack, settings->model.C, settings->model.NH, settings->model.max_T);
 }
 
 // Whether the model has the sizes that its name stands for.
@@ -193,8 +193,18 @@ static int finish_batch(Settings *settings, Error *error) {
     return 0;
 }
 
-int settings_finish(Settings *settings, Options *options, const Attention **attention, const json_t *saved_attention,
-                    Error *error) {
+// The stack as a checkpoint has it, or as the options say.
+static int finish_attention(Settings *settings, Options *options, const json_t *saved, Error *error) {
+    AttentionStack *stack = &settings->stack;
+    AttentionConfig *config = &settings->attention_config;
+    if (saved ? attention_stack_from_json(stack, config, saved, error)
+              : attention_stack_configure(stack, settings->attention, config, options, error))
+        return -1;
+    if (stack->count == 1) *config = stack->entries[0].config;
+    return attention_stack_check_layers(stack, settings->model.L, error);
+}
+
+int settings_finish(Settings *settings, Options *options, const json_t *saved_attention, Error *error) {
     apply_preset(settings);
     if (!settings->model.V) settings->model.V = GPT2_VOCABULARY;
     if (finish_batch(settings, error)) return -1;
@@ -206,17 +216,8 @@ int settings_finish(Settings *settings, Options *options, const Attention **atte
     config->max_T = settings->model.max_T;
     config->seed = (uint64_t)settings->seed;
     settings->schedule.total = settings->steps;
-    if (saved_attention) {
-        if (attention_from_json(attention, config, saved_attention, error)) return -1;
-        settings->attention = (*attention)->name;
-        return gpt2_config_check(&settings->model, "the model", error);
-    }
-    *attention = attention_find(settings->attention);
-    char names[512];
-    if (!*attention)
-        return error_set(error, "option --attention: expected one of %s, found \"%.100s\"",
-                         attention_names(names, sizeof names), settings->attention);
-    if (attention_configure(*attention, config, options, error)) return -1;
+    if (finish_attention(settings, options, saved_attention, error)) return -1;
+    if (saved_attention && settings->stack.count == 1) settings->attention = settings->stack.entries[0].attention->name;
     return gpt2_config_check(&settings->model, "the model", error);
 }
 
@@ -238,7 +239,8 @@ json_t *settings_to_json(const Options *options) {
 // Options that would make it a different run. The attention's own are checked separately.
 static const char *const fixed_options[] = {"batch",      "sequence", "micro-batch", "batch-start",
                                             "batch-ramp", "seed",     "layers",      "heads",
-                                            "width",      "context",  "vocab",       "attention"};
+                                            "width",      "context",  "vocab",       "attention",
+                                            "positions"};
 
 static int is_fixed(const Option *option) {
     for (size_t i = 0; i < sizeof fixed_options / sizeof *fixed_options; i++)

@@ -2,7 +2,7 @@
 #ifndef CORE_SETTINGS_H
 #define CORE_SETTINGS_H
 
-#include "attention/attention.h"
+#include "attention/stack.h"
 #include "core/model/gpt2_config.h"
 #include "core/base/options.h"
 #include "schedule.h"
@@ -24,9 +24,10 @@ typedef struct {
     int force;
     // model
     int preset;
-    GPT2Config model; // max_T is --context
-    const char *attention;
-    AttentionConfig attention_config;
+    GPT2Config model;                 // max_T is --context
+    const char *attention;            // a name, or a list: see attention/stack.h
+    AttentionConfig attention_config; // what the attention's options say; of a single attention all of it
+    AttentionStack stack;             // what follows for the layers
     float dropout;
     float init_std;
     // batch
@@ -45,7 +46,7 @@ typedef struct {
     int nan_limit;    // skipped steps in a row, or rollbacks in all, that a run puts up with
     float spike;      // loss or norm so many standard deviations above the mean counts as not finite; 0: none does
     int spike_window; // steps that mean and deviation are taken over
-    int zero;   // many processes: stage of ZeRO, 0 or 1
+    int zero;         // many processes: stage of ZeRO, 0 or 1
     // reporting
     int64_t val_every, val_tokens;
     int64_t save_every;
@@ -62,8 +63,7 @@ Settings settings_default(void);
 void settings_options(Options *options, Settings *settings);
 // After parsing: fills in what follows from other settings (preset sizes, attention defaults) and refuses what
 // contradicts itself. `saved_attention` is the configuration of a checkpoint that is continued, or NULL.
-int settings_finish(Settings *settings, Options *options, const Attention **attention, const json_t *saved_attention,
-                    Error *error);
+int settings_finish(Settings *settings, Options *options, const json_t *saved_attention, Error *error);
 
 // The settings as a checkpoint keeps them, without those that belong to one call of the program (--out, --resume, ...);
 // the attention's own options are in the model's configuration instead.

@@ -115,7 +115,7 @@ static int open_data(Training *training, Error *error) {
 static int open_fresh(Training *training, Error *error) {
     training->start = START_FRESH;
     return load_vocabulary(training, NULL, error) ||
-           settings_finish(&training->settings, &training->options, &training->attention, NULL, error);
+           settings_finish(&training->settings, &training->options, NULL, error);
 }
 
 // What the options say of the model's sizes must agree with the file that is started from.
@@ -123,6 +123,9 @@ static int take_sizes(Training *training, const GPT2Config *config, Error *error
     Settings *settings = &training->settings;
     settings_apply_given_preset(settings, &training->options);
     if (gpt2_config_agrees(&settings->model, config, settings->init, error)) return -1;
+    if (options_find(&training->options, "positions")->given && settings->model.positions != config->positions)
+        return error_set(error, "%.700s: expected other positions as asked for, found %s; leave --positions out",
+                         settings->init, config->positions ? "none" : "learned ones");
     settings->model = *config;
     return 0;
 }
@@ -130,8 +133,7 @@ static int take_sizes(Training *training, const GPT2Config *config, Error *error
 // Whether the file has what the model wants, before anything large is allocated for it.
 static int check_checkpoint(const Training *training, int which, Error *error) {
     const Settings *settings = &training->settings;
-    return model_check_checkpoint(&settings->model, training->attention, &settings->attention_config,
-                                  &training->checkpoint, which, error);
+    return model_check_checkpoint(&settings->model, &settings->stack, &training->checkpoint, which, error);
 }
 
 // Weights of a Hugging Face directory or of one of our checkpoints; its attention is taken over unless another is asked
@@ -143,10 +145,10 @@ static int open_checkpoint(Training *training, Error *error) {
     if (checkpoint_open_newest(&training->checkpoint, settings->init, CHECKPOINT_WEIGHTS, error)) return -1;
     const json_t *saved = gpt2_config_attention(training->checkpoint.config);
     if (options_find(&training->options, "attention")->given) saved = NULL;
-    training->parts = MODEL_WEIGHTS | (saved ? MODEL_CONSTANTS : 0);
+    training->parts = MODEL_WEIGHTS | (saved ? MODEL_ATTENTION : 0);
     return gpt2_config_from_json(&config, training->checkpoint.config, settings->init, error) ||
            take_sizes(training, &config, error) || load_vocabulary(training, &training->checkpoint, error) ||
-           settings_finish(settings, &training->options, &training->attention, saved, error) ||
+           settings_finish(settings, &training->options, saved, error) ||
            check_checkpoint(training, training->parts, error);
 }
 
@@ -155,7 +157,7 @@ static int open_llmc(Training *training, Error *error) {
     training->start = START_LLMC;
     if (llmc_model_open(&training->llmc, settings->init, error)) return -1;
     return take_sizes(training, &training->llmc.config, error) || load_vocabulary(training, NULL, error) ||
-           settings_finish(settings, &training->options, &training->attention, NULL, error);
+           settings_finish(settings, &training->options, NULL, error);
 }
 
 // As many threads as before, for the same bits; but another number of ranks has other cores for each.
@@ -183,8 +185,8 @@ static int open_run(Training *training, Error *error) {
         settings_resume(&training->options, json_object_get(checkpoint->state, "options"),
                         attention ? attention : softmax, settings->force, error) ||
         load_vocabulary(training, checkpoint, error) ||
-        settings_finish(settings, &training->options, &training->attention, attention ? attention : softmax, error) ||
-        check_checkpoint(training, MODEL_WEIGHTS | MODEL_CONSTANTS | MODEL_MOMENTS, error);
+        settings_finish(settings, &training->options, attention ? attention : softmax, error) ||
+        check_checkpoint(training, MODEL_WEIGHTS | MODEL_ATTENTION | MODEL_MOMENTS, error);
     if (!is_timed) settings->seconds = 0; // the number of steps was settled when the run began
     use_threads(training, checkpoint->state);
     json_decref(softmax);
@@ -257,11 +259,13 @@ static uint64_t hash_tensors(const ModelTensors *model) {
     uint64_t hash = 0;
     for (int i = 0; i < model->count; i++)
         hash = XXH3_64bits_withSeed(model->parameters[i].value, model->parameters[i].count * sizeof(real), hash);
-    AttentionTensor constants[ATTENTION_TENSORS_MAX];
-    size_t per_layer;
-    attention_constants(model->attention, &model->attention_config, constants, &per_layer);
-    for (int l = 0; per_layer && l < model->config.L; l++)
-        hash = XXH3_64bits_withSeed(model->constants[l], per_layer * sizeof(real), hash);
+    for (int l = 0; l < model->config.L; l++) {
+        const StackEntry *entry = attention_stack_layer(&model->stack, l);
+        AttentionTensor constants[ATTENTION_TENSORS_MAX];
+        size_t count;
+        attention_constants(entry->attention, &entry->config, constants, &count);
+        if (count) hash = XXH3_64bits_withSeed(model->constants[l], count * sizeof(real), hash);
+    }
     return hash;
 }
 
@@ -337,31 +341,32 @@ void training_open(Training *training, int argc, char **argv) {
     training_stop_together_if(open_start(training, &error), training, &error);
     int share = (settings->batch + parallel_ranks() - 1) / parallel_ranks();
     training->rows_at_once = settings->micro_batch < share ? settings->micro_batch : share;
-    settings->attention_config.B = training->rows_at_once;
+    attention_stack_set_batch(&settings->stack, training->rows_at_once, settings->T);
     spikes_create(&training->spikes, settings->spike, settings->spike_window);
     warn_of_warmup(settings);
 }
 
 // ---- memory
 
-typedef uint64_t MemoryPlan(const Settings *settings, const Attention *attention, char *text, size_t size);
+typedef uint64_t MemoryPlan(const Settings *settings, char *text, size_t size);
 
 // Leaves the model as it is: other levels of --recompute, then fewer rows at once.
-static int find_smaller_batch(Settings *settings, const Attention *attention, uint64_t available, MemoryPlan *plan) {
-    for (;; settings->attention_config.B /= 2) {
+static int find_smaller_batch(Settings *settings, uint64_t available, MemoryPlan *plan) {
+    for (int rows = attention_stack_sizes(&settings->stack)->B; rows > 0; rows /= 2) {
+        attention_stack_set_batch(&settings->stack, rows, settings->T);
         for (settings->recompute = 0; settings->recompute < RECOMPUTE_LEVELS; settings->recompute++)
-            if (plan(settings, attention, NULL, 0) <= available) return 1;
-        if (settings->attention_config.B == 1) return 0;
+            if (plan(settings, NULL, 0) <= available) return 1;
     }
+    return 0;
 }
 
 // The largest smaller model that fits, with one row at once and everything computed again.
-static const char *find_smaller_model(Settings settings, const Attention *attention, uint64_t available,
-                                      MemoryPlan *plan) {
-    settings.recompute = RECOMPUTE_BLOCKS, settings.attention_config.B = 1;
+static const char *find_smaller_model(Settings settings, uint64_t available, MemoryPlan *plan) {
+    settings.recompute = RECOMPUTE_BLOCKS;
+    attention_stack_set_batch(&settings.stack, 1, settings.T);
     for (int preset = settings.preset - 1; preset >= 0; preset--) {
         settings_use_preset(&settings, preset);
-        if (plan(&settings, attention, NULL, 0) <= available) return settings_preset_name(preset);
+        if (plan(&settings, NULL, 0) <= available) return settings_preset_name(preset);
     }
     return NULL;
 }
@@ -369,15 +374,15 @@ static const char *find_smaller_model(Settings settings, const Attention *attent
 void training_check_memory(const Training *training, uint64_t available, MemoryPlan *plan) {
     char text[400], fits[200];
     Settings settings = training->settings;
-    uint64_t bytes = plan(&settings, training->attention, text, sizeof text);
+    uint64_t bytes = plan(&settings, text, sizeof text);
     if (bytes <= available) return;
-    if (find_smaller_batch(&settings, training->attention, available, plan)) {
+    if (find_smaller_batch(&settings, available, plan)) {
         static const char *const levels[] = {"none", "cheap", "blocks"};
-        snprintf(fits, sizeof fits, "--micro-batch %d --recompute %s would fit", settings.attention_config.B,
+        snprintf(fits, sizeof fits, "--micro-batch %d --recompute %s would fit", attention_stack_sizes(&settings.stack)->B,
                  levels[settings.recompute]);
     } else {
         const char *model = training->start == START_FRESH
-                                ? find_smaller_model(training->settings, training->attention, available, plan)
+                                ? find_smaller_model(training->settings, available, plan)
                                 : NULL;
         snprintf(fits, sizeof fits, "%s%s%s", model ? "--model " : "no setting of --micro-batch and --recompute fits",
                  model ? model : "", model ? " --micro-batch 1 --recompute blocks would fit" : "");
@@ -408,7 +413,7 @@ static int read_weights(Training *training, const ModelTensors *model, Error *er
     case START_LLMC:
         return model_read_llmc(model, &training->llmc, error);
     case START_RUN:
-        return model_read_checkpoint(model, checkpoint, MODEL_WEIGHTS | MODEL_CONSTANTS, error) ||
+        return model_read_checkpoint(model, checkpoint, MODEL_WEIGHTS | MODEL_ATTENTION, error) ||
                model_read_optimizer(model, checkpoint, error) ||
                training_read_state(training, checkpoint->state, checkpoint->path, error);
     }
@@ -435,14 +440,14 @@ void training_load(Training *training, const ModelTensors *model) {
 
 static void print_start(const Training *training, const json_t *described, const Machine *machine) {
     const Settings *settings = &training->settings;
-    json_t *attention = attention_to_json(training->attention, &settings->attention_config);
+    json_t *attention = attention_stack_to_json(&settings->stack);
     settings_print(settings, &training->options, attention, stdout);
     json_decref(attention);
     printf("%-14s%llu, %.1f MFLOP per token and step\n", "parameters",
            (unsigned long long)gpt2_config_parameters(&settings->model), training->flops_per_token / 1e6);
     printf("%-14s%s, in all %.1f MB\n", machine->device ? "GPU memory" : "memory", machine->memory,
            (double)machine->memory_bytes / 1e6);
-    if (machine->notes) printf("%-14s%s\n", training->attention->name, machine->notes);
+    if (machine->notes) printf("%-14s%s\n", "attention", machine->notes);
     if (training->train)
         printf("%-14s%lld tokens in %d shards, %lld rows of %d\n", "training data",
                (long long)dataloader_tokens(training->train), dataloader_shards(training->train),
@@ -470,7 +475,7 @@ static json_t *describe_machine(const Training *training, const char *device) {
 
 static int open_metrics(Training *training, json_t *machine, Error *error) {
     const Settings *settings = &training->settings;
-    json_t *attention = attention_to_json(training->attention, &settings->attention_config);
+    json_t *attention = attention_stack_to_json(&settings->stack);
     json_t *line = json_pack("{s:s, s:o, s:o, s:o, s:I, s:O}", "type", "configuration", "options",
                              settings_to_json(&training->options), "attention", attention, "model",
                              gpt2_config_to_json(&settings->model, attention), "parameters",

@@ -7,7 +7,6 @@
 
 static Settings settings;
 static Options trainer_options;
-static const Attention *attention;
 static Error error;
 
 // From a command line to finished settings.
@@ -22,7 +21,7 @@ static int finish(const char *line) {
     snprintf(copy, sizeof copy, "%s", line);
     for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) argv[argc++] = word;
     if (options_parse(&trainer_options, argc, argv, NULL, 0, NULL, &error)) return -1;
-    return settings_finish(&settings, &trainer_options, &attention, NULL, &error);
+    return settings_finish(&settings, &trainer_options, NULL, &error);
 }
 
 static void check_unfinished(const char *line, const char *part_of_message) {
@@ -81,7 +80,7 @@ static void sizes_have_one_limit(void) {
             snprintf(line, sizeof line, "--width 65536 --heads 1024 --batch 1 --%s %d", sizes[i].option, value);
             CHECK(finish(line) == -above);
             if (above) CHECK_CONTAINS(error.text, sizes[i].option);
-            GPT2Config config = {1024, 300, 2, 2, 4096}, found;
+            GPT2Config config = {.max_T = 1024, .V = 300, .L = 2, .NH = 2, .C = 4096}, found;
             *(int *)((char *)&config + sizes[i].offset) = value;
             json_t *json = gpt2_config_to_json(&config, NULL);
             CHECK(gpt2_config_check(&config, "a file", &error) == -above);
@@ -90,7 +89,7 @@ static void sizes_have_one_limit(void) {
         }
     }
     settings.model.V = (1 << 20) + 1; // from whatever source
-    CHECK(settings_finish(&settings, &trainer_options, &attention, NULL, &error) == -1);
+    CHECK(settings_finish(&settings, &trainer_options, NULL, &error) == -1);
     CHECK_CONTAINS(error.text, "vocab_size: expected 1 to 1048576");
 }
 

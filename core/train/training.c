@@ -32,7 +32,7 @@ int training_goes_on(Training *training) {
     training->share = partition_rows(training->rows, parallel_rank(), parallel_ranks());
     training->next_row = training->share.first;
     training->has_batch = 0;
-    training->scale = 1.0 / ((double)training->rows * settings->T);
+    training->scale = 1.0 / (double)dataloader_counted(training->train, training->rows);
     double most_loss, most_norm;
     spikes_limits(&training->spikes, &most_loss, &most_norm);
     training->update = (Update){.step = training->step,
@@ -206,7 +206,7 @@ static void report_step(Training *training, const StepOutcome *outcome, double s
     const Settings *settings = &training->settings;
     int64_t tokens = (int64_t)training->rows * settings->T;
     double remaining = (double)(settings->steps - training->step) * training->step_seconds;
-    uint64_t floored = training->attention->floored_rows ? training->attention->floored_rows() : 0;
+    uint64_t floored = attention_stack_floored_rows(&settings->stack);
     StepReport report = {.step = training->step,
                          .steps = settings->steps,
                          .tokens = training->tokens,

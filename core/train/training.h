@@ -41,13 +41,12 @@ typedef enum { START_FRESH, START_CHECKPOINT, START_LLMC, START_RUN } Start;
 typedef struct {
     Settings settings;
     Options options;
-    const Attention *attention;
     Run run;
 
     Start start;
     Checkpoint checkpoint; // --init, --resume: open until the model is loaded
     LlmcModel llmc;        // --init
-    int parts;             // of it that --init takes: MODEL_WEIGHTS, and MODEL_CONSTANTS where the attention is its own
+    int parts;             // of it that --init takes: MODEL_WEIGHTS, and MODEL_ATTENTION where the attention is its own
 
     DataLoader *train, *val;
     int *token_bytes;                       // (V) bytes of each token's text; NULL without a vocabulary
@@ -113,8 +112,7 @@ void training_open(Training *training, int argc, char **argv);
 // Refuses a run whose memory plan exceeds what the machine has, and names options that would fit. `plan` computes the
 // bytes of a model and, with `text`, what they are for.
 void training_check_memory(const Training *training, uint64_t available,
-                           uint64_t (*plan)(const Settings *settings, const Attention *attention, char *text,
-                                            size_t size));
+                           uint64_t (*plan)(const Settings *settings, char *text, size_t size));
 // Draws or reads the weights; when a run continues, also AdamW's moments and the place in the data.
 void training_load(Training *training, const ModelTensors *model);
 // Makes the run directory, prints what is to happen and opens the metrics.

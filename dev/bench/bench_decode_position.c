@@ -41,12 +41,12 @@ static int parse(DecodeSettings *settings, int argc, char **argv, Error *error) 
 static int create_model(GPT2 *model, const char *path, int position, Error *error) {
     Checkpoint checkpoint;
     GPT2Config config;
-    AttentionConfig attention_config = {.B = 1, .T = PREFILL_ROWS};
-    const Attention *attention;
-    if (model_open_checkpoint(&checkpoint, &config, &attention, &attention_config, path, error)) return -1;
+    AttentionStack stack;
+    if (model_open_checkpoint(&checkpoint, &config, &stack, 1, PREFILL_ROWS, path, error)) return -1;
     if (config.max_T <= position) config.max_T = position + 1;
-    attention_config.max_T = config.max_T, attention_config.T = PREFILL_ROWS;
-    gpt2_create(model, &config, attention, &attention_config, 0, 1, TRAINS_NOT, RECOMPUTE_NONE);
+    attention_stack_set_model(&stack, config.C, config.NH, config.max_T);
+    attention_stack_set_batch(&stack, 1, PREFILL_ROWS);
+    gpt2_create(model, &config, &stack, 0, 1, TRAINS_NOT, RECOMPUTE_NONE);
     ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
     model_initialize(&tensors, 1, 0.02);
     gpt2_from_host(model, HOST_TO_FILL);
@@ -54,17 +54,10 @@ static int create_model(GPT2 *model, const char *path, int position, Error *erro
     return 0;
 }
 
-// 1 when the decode state grows with the positions.
-static int cache_grows(const GPT2 *model) {
-    AttentionConfig shorter = model->attention_config;
-    shorter.max_T = shorter.max_T / 2 > PREFILL_ROWS ? shorter.max_T / 2 : PREFILL_ROWS;
-    return model->attention->cache_size(&shorter) < model->attention->cache_size(&model->attention_config);
-}
-
 // A cache that would not fit is refused before it is allocated: the system might end another program for it.
 static void check_memory(const GPT2 *model) {
-    double need =
-        (double)model->config.L * (double)model->attention->cache_size(&model->attention_config) * sizeof(real);
+    double need = 0;
+    for (int l = 0; l < model->config.L; l++) need += (double)layer_cache_size(model, l) * sizeof(real);
     double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (need > have / 2)
         die("the cache of %d positions takes %.1f GB; expected at most half of this machine's %.1f GB",
@@ -73,10 +66,9 @@ static void check_memory(const GPT2 *model) {
 
 static void fill_cache(Decoder *decoder) {
     int tokens[PREFILL_ROWS];
-    size_t count = (size_t)decoder->model->config.L * decoder->cache_size;
     for (int i = 0; i < PREFILL_ROWS; i++) tokens[i] = i % decoder->model->config.V;
-    if (cache_grows(decoder->model)) // positive, for some of it may be sums or norms
-        for (size_t i = 0; i < count; i++) decoder->cache[i] = (real)((double)random_word(1, i) * 0x1p-32 + 0.01);
+    if (!attention_stack_is_endless(&decoder->model->stack)) // positive, for some of it may be sums or norms
+        for (size_t i = 0; i < decoder->cache_size; i++) decoder->cache[i] = (real)((double)random_word(1, i) * 0x1p-32 + 0.01);
     decoder_step(decoder, tokens, PREFILL_ROWS, 0, NULL);
 }
 
@@ -104,6 +96,7 @@ int main(int argc, char **argv) {
     GPT2 model;
     Decoder decoder;
     Error error;
+    char name[256];
     threads_restart_with_wait_policy(argv);
     error_set_program(argv[0]);
     die_if(parse(&settings, argc, argv, &error), &error);
@@ -116,8 +109,8 @@ int main(int argc, char **argv) {
     double seconds = measure(&decoder, settings.position, settings.seconds);
     printf("{\"attention\": \"%s\", \"position\": %d, \"milliseconds\": %.4f, \"tokens_per_second\": %.1f, "
            "\"state_mb\": %.3f}\n",
-           model.attention->name, settings.position, 1e3 * seconds, 1 / seconds,
-           (double)model.config.L * (double)decoder.cache_size * sizeof(real) / 1e6);
+           attention_stack_name(&model.stack, name, sizeof name), settings.position, 1e3 * seconds, 1 / seconds,
+           (double)decoder.cache_size * sizeof(real) / 1e6);
     decoder_free(&decoder);
     gpt2_free(&model);
     return 0;

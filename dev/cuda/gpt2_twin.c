@@ -4,10 +4,10 @@
 #include "train_gpt2.c"
 #include "gpt2_twin.h"
 
-void *twin_create(const Settings *settings, const Attention *attention) {
+void *twin_create(const Settings *settings) {
     GPT2 *model = memory_allocate(1, sizeof *model, "the model");
-    gpt2_create(model, &settings->model, attention, &settings->attention_config, settings->dropout,
-                (uint64_t)settings->seed, TRAINS, settings->recompute);
+    gpt2_create(model, &settings->model, &settings->stack, settings->dropout, (uint64_t)settings->seed, TRAINS,
+                settings->recompute);
     return model;
 }
 

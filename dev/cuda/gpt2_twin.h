@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 // The model: train_gpt2.c's gpt2_create, gpt2_free and so on.
-void *twin_create(const Settings *settings, const Attention *attention);
+void *twin_create(const Settings *settings);
 void twin_free(void *model);
 ModelTensors twin_to_host(void *model, HostPurpose purpose);
 void twin_from_host(void *model, HostPurpose purpose);

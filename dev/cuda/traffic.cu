@@ -59,13 +59,14 @@ static void run_gpt2(int T) {
     Settings settings = settings_default();
     static GPT2 model;
     Error error;
-    settings.model = {T, 50257, 1, 12, 768};
+    settings.model = {T, 50257, 1, 12, 768, POSITIONS_LEARNED};
     settings.T = T, settings.batch = settings.micro_batch = 1, settings.attention = "uniform";
     AttentionConfig *config = &settings.attention_config;
     config->B = 1, config->T = config->max_T = T, config->NH = 12, config->C = 768;
     const Attention *attention = attention_find(settings.attention);
     die_if(attention_configure(attention, config, NULL, &error), &error);
-    create_model(&model, &settings, attention);
+    settings.stack = attention_stack_of(attention, config);
+    create_model(&model, &settings);
     ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
     model_initialize(&tensors, 1, 0.02);
     gpt2_from_host(&model, HOST_TO_FILL);

@@ -12,6 +12,16 @@ class BadRun(Exception):
     """Why a run is left out, in words for the user."""
 
 
+def as_one(attention):
+    """A list over the layers as one attention: {"name": "slay*3,softmax", "slay:R": 3, "softmax:window": 64, ...}."""
+    if isinstance(attention, dict):
+        return attention
+    names = [entry["name"] + (f"*{entry['layers']}" if entry.get("layers", 1) > 1 else "") for entry in attention]
+    options = {f"{entry['name']}:{key}": value for entry in attention for key, value in entry.items()
+               if key not in ("name", "layers", "seed")}
+    return {"name": ",".join(names), **options}
+
+
 class Run:
     """One run directory: its configuration, what was measured at each step, and how it ended."""
 
@@ -19,7 +29,7 @@ class Run:
         self.path, self.name = path, os.path.basename(os.path.normpath(path))
         self.configuration = configuration
         self.options = configuration["options"]
-        self.attention = configuration["attention"]
+        self.attention = as_one(configuration["attention"])
         self.machine = configuration.get("machine") if isinstance(configuration.get("machine"), dict) else {}
         self.steps, self.validations, self.done, self.cut_short = steps, validations, done, cut_short
         self.state = newest_state(path)
@@ -174,11 +184,16 @@ def newest_state(path):
 def check_configuration(record):
     if not isinstance(record, dict) or record.get("type") != "configuration":
         raise BadRun("damaged: the first line of metrics.jsonl is not the configuration")
-    for key in ("options", "attention"):
-        if not isinstance(record.get(key), dict):
-            raise BadRun(f"damaged: the configuration has no \"{key}\"")
-    if not isinstance(record["attention"].get("name"), str):
+    if not isinstance(record.get("options"), dict):
+        raise BadRun("damaged: the configuration has no \"options\"")
+    attention = record.get("attention")
+    entries = attention if isinstance(attention, list) and attention else [attention]
+    if not isinstance(attention, (dict, list)):
+        raise BadRun("damaged: the configuration has no \"attention\"")
+    if not all(isinstance(entry, dict) and isinstance(entry.get("name"), str) for entry in entries):
         raise BadRun("damaged: the configuration does not name its attention")
+    if not all(isinstance(entry.get("layers", 1), int) for entry in entries):
+        raise BadRun("damaged: an attention of the configuration has no number of layers")
     return record
 
 

@@ -49,7 +49,17 @@ def split_pairs(text, what):
 
 
 def parse_attention(entry):
-    """'slay:poly=exact,R=2' -> ("slay", {"poly": "exact", "R": "2"})."""
+    """'slay:poly=exact,R=2' -> ("slay", {"poly": "exact", "R": "2"}).
+
+    A list over the layers has + between its parts: 'slay*3:decay=fixed,R=2+softmax' -> ("slay*3:decay=fixed:R=2,softmax", {})."""
+    if "+" in entry or "*" in entry:
+        for part in entry.split("+"):
+            name, colon, options = re.sub(r"\*\d+", "", part, count=1).partition(":")
+            if not WORD.fullmatch(name):
+                raise BadInput(f"--attentions: expected an attention's name, found '{part}'")
+            if colon:
+                split_pairs(options, f"--attentions {entry}")
+        return entry.replace(",", ":").replace("+", ","), {}
     name, colon, options = entry.partition(":")
     if not WORD.fullmatch(name):
         raise BadInput(f"--attentions: expected an attention's name, found '{entry}'")
@@ -268,7 +278,7 @@ def as_words(options):
 
 def run_name(entry, seed):
     """A directory's name: slay:poly=exact,R=2 with seed 1 -> slay_poly-exact_R-2_seed1."""
-    return re.sub(r"[:,]", "_", entry).replace("=", "-") + f"_seed{seed}"
+    return re.sub(r"[:,+*]", "_", entry).replace("=", "-") + f"_seed{seed}"
 
 
 def train_command(settings, corpus, entry, seed, directory, threads, val_every):
