@@ -107,16 +107,40 @@ static void widen(GPT2 *model) {
     }
 }
 
-static void create_tiny_recomputing(GPT2 *model, const Attention *attention, float dropout_share, int recompute) {
+// What models are made of here: every mechanism as it is by default, then with options, parameters of their own, and as
+// lists over the layers. Models with a list have no learned positions.
+static const char *kind_at(int i) {
+    static const char *const others[] = {"favor:features=exp",
+                                         "softmax:decay=learned",
+                                         "yat:window=5:decay=fixed",
+                                         "elu:decay=learned",
+                                         "slay:learn=both:decay=learned",
+                                         "slay:fusion=flat:M=20:learn=both",
+                                         "slay:decay=learned:preset=recall,softmax:window=6",
+                                         "uniform:decay=fixed,yat-spherical:decay=learned:window=40",
+                                         NULL};
+    int known = 0;
+    while (attention_registry[known]) known++;
+    return i < known ? attention_registry[i]->name : others[i - known];
+}
+
+// A model of `config`'s sizes for B rows of T tokens.
+static void create_kind(GPT2 *model, const char *kind, GPT2Config config, int B, int T, float dropout_share, int trains,
+                        int recompute) {
     Error error;
-    AttentionConfig config = {.B = 4, .T = tiny.max_T, .C = tiny.C, .NH = tiny.NH, .max_T = tiny.max_T, .seed = 5};
-    die_if(attention_configure(attention, &config, NULL, &error), &error);
-    AttentionStack stack = attention_stack_of(attention, &config);
-    gpt2_create(model, &tiny, &stack, dropout_share, 5, TRAINS, recompute);
+    AttentionStack stack;
+    AttentionConfig sizes = {.B = B, .T = T, .C = config.C, .NH = config.NH, .max_T = config.max_T, .seed = 5};
+    if (strchr(kind, ',')) config.positions = POSITIONS_NONE;
+    die_if(attention_stack_configure(&stack, kind, &sizes, NULL, &error), &error);
+    gpt2_create(model, &config, &stack, dropout_share, 5, trains, recompute);
     widen(model);
 }
 
-static void create_tiny(GPT2 *model, const Attention *attention, float dropout_share) {
+static void create_tiny_recomputing(GPT2 *model, const char *kind, float dropout_share, int recompute) {
+    create_kind(model, kind, tiny, 4, tiny.max_T, dropout_share, TRAINS, recompute);
+}
+
+static void create_tiny(GPT2 *model, const char *attention, float dropout_share) {
     create_tiny_recomputing(model, attention, dropout_share, RECOMPUTE_NONE);
 }
 
@@ -383,7 +407,7 @@ static double model_loss(void *context) {
     return l->batch.scale * sum_losses(l->model->losses, TINY_B * TINY_T);
 }
 
-static void model_gradients(const Attention *attention, float dropout_share) {
+static void model_gradients(const char *attention, float dropout_share) {
     GPT2 model;
     create_tiny(&model, attention, dropout_share);
     int *inputs = random_tokens(TINY_B * TINY_T, tiny.V), *targets = random_tokens(TINY_B * TINY_T, tiny.V);
@@ -394,7 +418,7 @@ static void model_gradients(const Attention *attention, float dropout_share) {
     for (int i = 0; i < model.parameter_count; i++) {
         const Parameter *p = &model.parameters[i];
         char what[128];
-        snprintf(what, sizeof what, "%s, dropout %g: %s", attention->name, (double)dropout_share, p->name);
+        snprintf(what, sizeof what, "%s, dropout %g: %s", attention, (double)dropout_share, p->name);
         check_gradient(what, model_loss, &loss, p->value, p->gradient, p->count, 1e-6);
     }
     free(inputs), free(targets);
@@ -402,11 +426,11 @@ static void model_gradients(const Attention *attention, float dropout_share) {
 }
 
 static void whole_model_of_every_attention(void) {
-    for (int i = 0; attention_registry[i]; i++) model_gradients(attention_registry[i], 0);
+    for (int i = 0; kind_at(i); i++) model_gradients(kind_at(i), 0);
 }
 
 static void whole_model_with_dropout(void) {
-    for (int i = 0; attention_registry[i]; i++) model_gradients(attention_registry[i], 0.3f);
+    for (int i = 0; kind_at(i); i++) model_gradients(kind_at(i), 0.3f);
 }
 
 #endif // REAL_IS_DOUBLE
@@ -567,7 +591,7 @@ static void dropout_mask(void) {
 }
 
 // Gradients of a batch of four rows, taken `rows_at_once` rows at a time.
-static real *accumulated_gradients(const Attention *attention, int rows_at_once, double *loss, size_t *count) {
+static real *accumulated_gradients(const char *attention, int rows_at_once, double *loss, size_t *count) {
     GPT2 model;
     create_tiny(&model, attention, 0.2f);
     streams_used = 1000; // the same tokens at every call
@@ -588,14 +612,14 @@ static real *accumulated_gradients(const Attention *attention, int rows_at_once,
 // One batch of four rows and four of one are the same step, up to the rounding of another order of sums. The bound is
 // in roundings of the largest gradient; mechanisms whose divisor can come near zero magnify them.
 static void gradient_accumulation(void) {
-    for (int i = 0; attention_registry[i]; i++) {
+    for (int i = 0; kind_at(i); i++) {
         size_t count;
-        double loss, split_loss, bound = (strcmp(attention_registry[i]->name, "softmax") ? 5000 : 100) * ROUNDING;
-        real *whole = accumulated_gradients(attention_registry[i], 4, &loss, &count);
+        double loss, split_loss, bound = (strcmp(kind_at(i), "softmax") ? 5000 : 100) * ROUNDING;
+        real *whole = accumulated_gradients(kind_at(i), 4, &loss, &count);
         for (int rows = 1; rows <= 2; rows++) {
-            real *split = accumulated_gradients(attention_registry[i], rows, &split_loss, &count);
+            real *split = accumulated_gradients(kind_at(i), rows, &split_loss, &count);
             CHECK_CLOSE(split_loss, loss, bound * loss);
-            check_equal_within(attention_registry[i]->name, split, whole, count, bound);
+            check_equal_within(kind_at(i), split, whole, count, bound);
             free(split);
         }
         free(whole);
@@ -607,20 +631,20 @@ static void gradient_accumulation(void) {
 // What backward makes again has the bits that forward made: every level of --recompute gives the same gradients, for
 // less memory.
 static void recomputing_changes_no_bit(void) {
-    for (int i = 0; attention_registry[i]; i++) {
+    for (int i = 0; kind_at(i); i++) {
         real *gradients[RECOMPUTE_LEVELS];
         size_t count, bytes[RECOMPUTE_LEVELS];
         int *inputs = random_tokens(3 * TINY_T, tiny.V), *targets = random_tokens(3 * TINY_T, tiny.V);
         for (int level = 0; level < RECOMPUTE_LEVELS; level++) {
             GPT2 model;
-            create_tiny_recomputing(&model, attention_registry[i], 0.2f, level);
+            create_tiny_recomputing(&model, kind_at(i), 0.2f, level);
             forward_backward(&model, whole_batch(inputs, targets, 3, TINY_T, 0.05));
             gradients[level] = gradients_of(&model, &count);
             bytes[level] = arena_bytes(&model.activation_arena);
             gpt2_free(&model);
         }
         for (int level = 1; level < RECOMPUTE_LEVELS; level++) {
-            check_same_bits(attention_registry[i]->name, gradients[level], gradients[0], count);
+            check_same_bits(kind_at(i), gradients[level], gradients[0], count);
             CHECK(bytes[level] < bytes[level - 1]);
             free(gradients[level]);
         }
@@ -635,7 +659,7 @@ static real *weights_after_training(int threads, size_t *count) {
     GPT2 model;
     Settings settings = settings_default();
     omp_set_num_threads(threads);
-    create_tiny(&model, attention_find("softmax"), 0.1f);
+    create_tiny(&model, "softmax", 0.1f);
     streams_used = 2000;
     for (int step = 0; step < 5; step++) {
         int *inputs = random_tokens(4 * TINY_T, tiny.V), *targets = random_tokens(4 * TINY_T, tiny.V);
@@ -724,7 +748,7 @@ static void sums_over_rows_with_threads(void) {
 
 // ---- causality
 
-static void check_causal(const Attention *attention) {
+static void check_causal(const char *attention) {
     enum { CHANGED = 5, N = TINY_B * TINY_T };
     GPT2 model;
     double before[N];
@@ -748,14 +772,14 @@ static void check_causal(const Attention *attention) {
 
 // Another token changes the losses of its row from there on, and no others.
 static void causality_of_every_attention(void) {
-    for (int i = 0; attention_registry[i]; i++) check_causal(attention_registry[i]);
+    for (int i = 0; kind_at(i); i++) check_causal(kind_at(i));
 }
 
 // A short pass after a long one gives what a model of that size gives: nothing of the long one is left over.
 static void shorter_batches(void) {
     GPT2 model;
     size_t count;
-    create_tiny(&model, attention_find("softmax"), 0);
+    create_tiny(&model, "softmax", 0);
     int *inputs = random_tokens(4 * 12, tiny.V), *targets = random_tokens(4 * 12, tiny.V);
     forward_backward(&model, whole_batch(inputs, targets, 1, 1, 1));
     real *fresh = gradients_of(&model, &count);
@@ -798,7 +822,7 @@ static void initial_weights(void) {
 static void bad_gradients_are_named(void) {
     GPT2 model;
     const char *bad;
-    create_tiny(&model, attention_find("softmax"), 0);
+    create_tiny(&model, "softmax", 0);
     int *inputs = random_tokens(TINY_T, tiny.V), *targets = random_tokens(TINY_T, tiny.V);
     forward_backward(&model, whole_batch(inputs, targets, 1, TINY_T, 1));
     CHECK(isfinite(gpt2_gradient_norm(&model, &bad)) && !bad);
@@ -842,9 +866,9 @@ static void check_decoding(GPT2 *model, WeightKind kind, const int *tokens, int 
 }
 
 static void decoding_equals_forward(void) {
-    for (int i = 0; attention_registry[i]; i++) {
+    for (int i = 0; kind_at(i); i++) {
         GPT2 model;
-        create_tiny(&model, attention_registry[i], 0);
+        create_tiny(&model, kind_at(i), 0);
         int T = attention_stack_sizes(&model.stack)->T, prompts[] = {0, 1, 2, T / 2, T};
         int *tokens = random_tokens((size_t)T, model.config.V);
         real *expected = forward_logits(&model, tokens, T);
@@ -858,23 +882,17 @@ static void decoding_equals_forward(void) {
 // A model for decoding with room for more positions than its decoder takes at once.
 enum { LONG_T = 150, LONG_BLOCK = 48 };
 
-static void create_long(GPT2 *model, const Attention *attention, int features) {
-    Error error;
+static void create_long(GPT2 *model, const char *kind) {
     const GPT2Config config = {.max_T = LONG_T, .V = tiny.V, .L = tiny.L, .NH = tiny.NH, .C = tiny.C};
-    AttentionConfig sizes = {.B = 1, .T = LONG_BLOCK, .C = tiny.C, .NH = tiny.NH, .max_T = LONG_T, .seed = 5};
-    sizes.features = features;
-    die_if(attention_configure(attention, &sizes, NULL, &error), &error);
-    AttentionStack stack = attention_stack_of(attention, &sizes);
-    gpt2_create(model, &config, &stack, 0, 5, TRAINS_NOT, RECOMPUTE_NONE);
-    widen(model);
+    create_kind(model, kind, config, 1, LONG_BLOCK, 0, TRAINS_NOT, RECOMPUTE_NONE);
 }
 
 // A prompt in several blocks, the last one short, gives the logits that its tokens give one by one; the blocks' ends
 // are not those of the tiles in which linear attentions take up their keys.
-static void check_blocks(const Attention *attention, int features) {
+static void check_blocks(const char *attention) {
     GPT2 model;
     Decoder decoder;
-    create_long(&model, attention, features);
+    create_long(&model, attention);
     size_t V = (size_t)model.config.V;
     int *tokens = random_tokens(LONG_T, model.config.V);
     real *single = unset_numbers(LONG_T * V), *blocks = unset_numbers(LONG_T * V);
@@ -883,24 +901,23 @@ static void check_blocks(const Attention *attention, int features) {
     decoder_free(&decoder);
     decoder_create(&decoder, &model, WEIGHTS_FP32, 1);
     const real *last = decoder_step(&decoder, tokens, LONG_T, 0, blocks);
-    check_equal_within(attention->name, blocks, single, LONG_T * V, 4000 * ROUNDING);
-    check_equal_within(attention->name, last, single + (LONG_T - 1) * V, V, 4000 * ROUNDING);
+    check_equal_within(attention, blocks, single, LONG_T * V, 4000 * ROUNDING);
+    check_equal_within(attention, last, single + (LONG_T - 1) * V, V, 4000 * ROUNDING);
     decoder_free(&decoder);
     free(tokens), free(single), free(blocks);
     gpt2_free(&model);
 }
 
 static void prompts_in_several_blocks(void) {
-    for (int i = 0; attention_registry[i]; i++) check_blocks(attention_registry[i], 0);
-    check_blocks(attention_find("favor"), FEATURES_EXP);
+    for (int i = 0; kind_at(i); i++) check_blocks(kind_at(i));
 }
 
 // Another text after the same prompt, once its past is restored, has the bits that it has in a decoder of its own.
-static void check_restoring(const Attention *attention, int features) {
+static void check_restoring(const char *attention) {
     enum { PROMPT = 70, TEXT = 64 }; // long enough for linear attentions to take its keys into their sums
     GPT2 model;
     Decoder decoder, other;
-    create_long(&model, attention, features);
+    create_long(&model, attention);
     size_t V = (size_t)model.config.V;
     int *tokens = random_tokens(PROMPT + 2 * TEXT, model.config.V), *second = tokens + PROMPT + TEXT;
     decoder_create(&decoder, &model, WEIGHTS_FP32, 1), decoder_create(&other, &model, WEIGHTS_FP32, 1);
@@ -911,7 +928,7 @@ static void check_restoring(const Attention *attention, int features) {
     decoder_step(&other, tokens, PROMPT, 0, NULL);
     for (int t = 0; t < TEXT; t++) {
         const real *expected = decoder_step(&other, second + t, 1, PROMPT + t, NULL);
-        check_same_bits(attention->name, decoder_step(&decoder, second + t, 1, PROMPT + t, NULL), expected, V);
+        check_same_bits(attention, decoder_step(&decoder, second + t, 1, PROMPT + t, NULL), expected, V);
     }
     decoder_free(&decoder), decoder_free(&other);
     free(tokens);
@@ -919,8 +936,7 @@ static void check_restoring(const Attention *attention, int features) {
 }
 
 static void a_past_is_restored(void) {
-    for (int i = 0; attention_registry[i]; i++) check_restoring(attention_registry[i], 0);
-    check_restoring(attention_find("favor"), FEATURES_EXP);
+    for (int i = 0; kind_at(i); i++) check_restoring(kind_at(i));
 }
 
 // Replaces the model's matrices by what packing makes of them.
@@ -948,7 +964,7 @@ static void decoding_with_fewer_bits(void) {
     const double tolerances[WEIGHT_KINDS] = {[WEIGHTS_BF16] = 1e-5, [WEIGHTS_INT8] = 2e-3};
     for (int kind = WEIGHTS_BF16; kind < WEIGHT_KINDS; kind++) {
         GPT2 model;
-        create_tiny(&model, attention_find("softmax"), 0);
+        create_tiny(&model, "softmax", 0);
         round_weights(&model, (WeightKind)kind);
         int T = attention_stack_sizes(&model.stack)->T, prompts[] = {0, 2, T / 2, T};
         int *tokens = random_tokens((size_t)T, model.config.V);

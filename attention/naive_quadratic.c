@@ -32,50 +32,61 @@ static void exponentiate(double *score, int n) {
     for (int j = 0; j < n; j++) score[j] = exp(score[j] - max);
 }
 
+// o (HS) of query i from its scores with the keys 0 .. i.
+static void attend(double *o, double *score, const double *v, int i, const double *parameters, int head, int normalizer,
+                   const AttentionConfig *config) {
+    int first = config->window > 0 && i >= config->window ? i - config->window + 1 : 0, n = i + 1 - first;
+    int is_softmax = normalizer == NORMALIZER_SOFTMAX;
+    for (int j = first; j <= i; j++) {
+        double fade = (i - j) * log(naive_decay(parameters, head, config));
+        score[j] = is_softmax ? score[j] + fade : score[j] * exp(fade);
+    }
+    if (is_softmax) exponentiate(score + first, n);
+    average(o, score + first, v + first * config->HS, n, is_softmax ? 0 : config->delta, config->HS);
+}
+
 void naive_softmax(double *o, const double *q, const double *k, const double *v, const double *constants,
                    const double *parameters, int head, int T, const AttentionConfig *config) {
-    (void)constants, (void)parameters, (void)head;
+    (void)constants;
     int HS = config->HS;
-    double *weight = memory_allocate(T, sizeof *weight, "a row of weights");
+    double *score = memory_allocate(T, sizeof *score, "a row of scores");
     for (int i = 0; i < T; i++) {
-        for (int j = 0; j <= i; j++) weight[j] = dot(q + i * HS, k + j * HS, HS) / sqrt(HS);
-        exponentiate(weight, i + 1);
-        average(o + i * HS, weight, v, i + 1, 0, HS);
+        for (int j = 0; j <= i; j++) score[j] = dot(q + i * HS, k + j * HS, HS) / sqrt(HS);
+        attend(o + i * HS, score, v, i, parameters, head, NORMALIZER_SOFTMAX, config);
     }
-    free(weight);
+    free(score);
 }
 
 void naive_yat(double *o, const double *q, const double *k, const double *v, const double *constants,
                const double *parameters, int head, int T, const AttentionConfig *config) {
-    (void)constants, (void)parameters, (void)head;
-    int HS = config->HS, is_softmax = config->normalizer == NORMALIZER_SOFTMAX;
-    double *weight = memory_allocate(T, sizeof *weight, "a row of weights");
+    (void)constants;
+    int HS = config->HS;
+    double *score = memory_allocate(T, sizeof *score, "a row of scores");
     for (int i = 0; i < T; i++) {
         for (int j = 0; j <= i; j++) {
             double a = dot(q + i * HS, k + j * HS, HS);
-            weight[j] = a * a / (squared_distance(q + i * HS, k + j * HS, HS) + config->eps);
+            score[j] = a * a / (squared_distance(q + i * HS, k + j * HS, HS) + config->eps);
         }
-        if (is_softmax) exponentiate(weight, i + 1);
-        average(o + i * HS, weight, v, i + 1, is_softmax ? 0 : config->delta, HS);
+        attend(o + i * HS, score, v, i, parameters, head, config->normalizer, config);
     }
-    free(weight);
+    free(score);
 }
 
 void naive_yat_spherical(double *o, const double *q, const double *k, const double *v, const double *constants,
                          const double *parameters, int head, int T, const AttentionConfig *config) {
-    (void)constants, (void)parameters, (void)head;
+    (void)constants;
     int HS = config->HS;
-    double *weight = memory_allocate(T, sizeof *weight, "a row of weights");
+    double *score = memory_allocate(T, sizeof *score, "a row of scores");
     for (int i = 0; i < T; i++) {
         double q_norm = fmax(sqrt(dot(q + i * HS, q + i * HS, HS)), 1e-12);
         for (int j = 0; j <= i; j++) {
             double k_norm = fmax(sqrt(dot(k + j * HS, k + j * HS, HS)), 1e-12);
             double x = dot(q + i * HS, k + j * HS, HS) / q_norm / k_norm;
-            weight[j] = x * x / fmax(2 + (double)config->eps - 2 * x, 1e-6);
+            score[j] = x * x / fmax(2 + (double)config->eps - 2 * x, 1e-6);
         }
-        average(o + i * HS, weight, v, i + 1, config->delta, HS);
+        attend(o + i * HS, score, v, i, parameters, head, NORMALIZER_KERNEL, config);
     }
-    free(weight);
+    free(score);
 }
 
 // ---- all of them

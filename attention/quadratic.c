@@ -16,6 +16,7 @@ static int omp_get_max_threads(void) {
 #endif
 
 enum { DEFAULT_TILE = 96, FETCH_AHEAD = 8 };
+#define UNLIMITED ((size_t)PTRDIFF_MAX / 2) // a window that hides nothing
 
 // ---- how a head is laid out in memory
 
@@ -24,16 +25,44 @@ typedef struct { // what every function here needs to know
     const AttentionConfig *config;
     size_t width;                // numbers per row: HS in whole panels
     size_t query_tile, key_tile; // rows per tile; key_tile in whole panels, at least query_tile
+    // What differs from head to head:
+    size_t window;     // keys that a query sees, its own included
+    real log_decay;    // what a token of distance adds to the logarithm of a weight
+    const real *fades; // what distances of up to two tiles do to a score: see fade_row; NULL without decay
 } Core;
 
 static Core core_of(const QuadraticKernel *kernel, const AttentionConfig *config) {
     Core core = {.kernel = kernel, .config = config, .width = round_up(config->HS, PANEL)};
     core.query_tile = config->chunk > 0 ? config->chunk : DEFAULT_TILE;
     core.key_tile = round_up(core.query_tile, PANEL);
+    core.window = config->window > 0 ? (size_t)config->window : UNLIMITED;
+    return core;
+}
+
+static int is_softmax(const Core *core) {
+    return core->kernel->normalizer == NORMALIZER_SOFTMAX;
+}
+
+static size_t fade_numbers(const Core *core) {
+    return core->config->decay ? 2 * core->key_tile : 0;
+}
+
+// The core of one head. `fades` has room for fade_numbers; `rows` is how many queries there will be.
+static Core core_of_head(const Core *call, real *fades, size_t rows, const real *parameters, size_t head) {
+    Core core = *call;
+    if (core.config->decay == DECAY_NONE) return core;
+    core.log_decay = limited(attention_log_decay(parameters, (int)head, core.config), LARGEST_SLOPE);
+    double reach = log(LEAST_FADE) / -fabs(core.log_decay), factor = 1, per_token = exp(core.log_decay);
+    if (reach < core.window) core.window = 1 + (size_t)reach;
+    size_t farthest = core.key_tile + core.query_tile - 2, known = core.key_tile + min_size(rows, core.query_tile) - 1;
+    for (size_t d = 0; d < known; d++, factor *= per_token)
+        fades[farthest - d] = is_softmax(&core) ? d * core.log_decay : (real)factor;
+    core.fades = fades;
     return core;
 }
 
 typedef struct {      // what queries need of one head's keys and values; a decoding cache holds one per head
+    size_t rows;      // positions beyond take the places of the first ones
     real *key_panels; // (rows / PANEL, width, PANEL)
     real *values;     // (rows, width)
     real *key_norms;  // (rows) squared
@@ -45,7 +74,14 @@ static size_t memory_numbers(const Core *core, size_t rows) {
 
 static Memory memory_at(const Core *core, real *base, size_t rows) {
     size_t n = round_up(rows, PANEL) * core->width;
-    return (Memory){.key_panels = base, .values = base + n, .key_norms = base + 2 * n};
+    return (Memory){.rows = rows, .key_panels = base, .values = base + n, .key_norms = base + 2 * n};
+}
+
+// A window needs its own keys and those that come in one call, in whole tiles, wherever the first tile begins.
+static size_t cache_rows(const Core *core) {
+    const AttentionConfig *config = core->config;
+    if (config->window == 0) return config->max_T;
+    return round_up((size_t)config->window + config->T, core->key_tile) + core->key_tile;
 }
 
 typedef struct {                             // what backward needs of one head
@@ -56,6 +92,7 @@ typedef struct {                             // what backward needs of one head
     real *output_dots;                       // (rows) <dout, out>
     real *query_pulls;                       // (rows) sums of a query's pulls
     const real *levels, *inverses;           // (rows) kept by forward: softmax's maximum, 1 / what to divide by
+    double *dlog_decays;                     // (tiles of keys) what reaches log_decay from each; NULL: not wanted
 } Head;
 
 static size_t head_numbers(const Core *core, size_t rows) {
@@ -79,6 +116,8 @@ typedef struct {                              // what one thread needs for one t
     real *dkeys, *dvalues;                    // (key_tile, width)
     real *norms, *levels, *totals;            // (query_tile)
     real *pulls, *key_pulls;                  // (key_tile)
+    real shared_fade;                         // of the tile at hand: see fade_row
+    double dlog_decay;                        // from the tile of keys at hand
 } Scratch;
 
 static size_t scratch_numbers(const Core *core) {
@@ -101,18 +140,30 @@ size_t quadratic_saved_size(const AttentionConfig *config) {
     return 2 * (size_t)config->B * config->NH * config->T; // per head: the levels of its rows, the inverses of its rows
 }
 
+static size_t key_tiles(const Core *core) {
+    return (core->config->T + core->key_tile - 1) / core->key_tile;
+}
+
+// For head->dlog_decays of all heads, which are doubles.
+static size_t decay_gradient_numbers(const Core *core) {
+    size_t heads = (size_t)core->config->B * core->config->NH;
+    return core->config->decay == DECAY_LEARNED ? heads * key_tiles(core) * (sizeof(double) / sizeof(real)) : 0;
+}
+
 size_t quadratic_work_size(const AttentionConfig *config) {
     Core core = core_of(NULL, config);
-    return omp_get_max_threads() * (scratch_numbers(&core) + head_numbers(&core, config->T));
+    size_t per_thread = scratch_numbers(&core) + head_numbers(&core, config->T) + fade_numbers(&core);
+    return omp_get_max_threads() * per_thread + decay_gradient_numbers(&core);
 }
 
 size_t quadratic_cache_size(const AttentionConfig *config) {
     Core core = core_of(NULL, config);
-    return config->NH * memory_numbers(&core, config->max_T);
+    return config->NH * memory_numbers(&core, cache_rows(&core));
 }
 
 double quadratic_flops(const AttentionConfig *config) {
-    double keys_per_query = (config->T + 1) / 2.0; // the mean over the causal rows
+    double T = config->T, window = config->window > 0 && config->window < T ? config->window : T;
+    double keys_per_query = window * (T - (window - 1) / 2) / T; // the mean over the causal rows
     return 2 * (2.0 * config->HS) * keys_per_query * config->NH;
 }
 
@@ -179,9 +230,10 @@ static void put_in_panel(const Core *core, real *panels, size_t position, const 
 static void pack_memory(const Core *core, Memory *memory, size_t first, size_t last, const real *k, const real *v,
                         size_t stride, real *row) {
     for (size_t t = first; t < last; t++, k += stride, v += stride) {
-        pack_scaled(core, row, &memory->key_norms[t], k, 0);
-        put_in_panel(core, memory->key_panels, t, row);
-        pack_row(core, memory->values + t * core->width, v, stride);
+        size_t place = t % memory->rows;
+        pack_scaled(core, row, &memory->key_norms[place], k, 0);
+        put_in_panel(core, memory->key_panels, place, row);
+        pack_row(core, memory->values + place * core->width, v, stride);
     }
 }
 
@@ -191,8 +243,38 @@ static Tile tile_of(const Core *core, size_t first_query, size_t queries, size_t
     return (Tile){.queries = (int)queries,
                   .keys = (int)keys,
                   .lead = (ptrdiff_t)first_query - (ptrdiff_t)first_key,
+                  .window = (ptrdiff_t)core->window,
                   .width = core->width,
                   .stride = core->key_tile};
+}
+
+// The first key that the query at this position may see, at the beginning of its tile.
+static size_t first_key_tile(const Core *core, size_t query) {
+    return query < core->window ? 0 : (query + 1 - core->window) / core->key_tile * core->key_tile;
+}
+
+// The part of a tile's distances that all its pairs share, if they are beyond the table of fades.
+static ptrdiff_t shared_distance(const Core *core, const Tile *tile) {
+    ptrdiff_t beyond = tile->lead - (ptrdiff_t)(core->key_tile - 1);
+    return beyond > 0 ? beyond : 0;
+}
+
+static real fade_of(const Core *core, ptrdiff_t distance) {
+    real logarithm = distance * core->log_decay;
+    return is_softmax(core) ? logarithm : real_exp(logarithm);
+}
+
+// Weakens what query i of a tile has for the keys that it sees by their distances: factors for kernels, terms of the
+// exponent for softmax. The table has them from the farthest to the nearest, in the order of the keys.
+static void fade_row(const Core *core, real *scores, const Tile *tile, int i, real shared_fade) {
+    ptrdiff_t farthest = (ptrdiff_t)(core->key_tile + core->query_tile) - 2;
+    ptrdiff_t at = farthest - (tile->lead + i - shared_distance(core, tile));
+    int from = tile_hidden(tile, i), n = tile_visible(tile, i);
+    if (is_softmax(core)) {
+        for (int j = from; j < n; j++) scores[j] += core->fades[at + j] + shared_fade;
+    } else {
+        for (int j = from; j < n; j++) scores[j] *= core->fades[at + j] * shared_fade;
+    }
 }
 
 // Direct distances of a query to the LANES keys of a panel whose first number is at `panel`.
@@ -233,12 +315,21 @@ static void score_tile(const Core *core, Scratch *s, const Tile *tile, const rea
                        const real *panels, const real *key_norms) {
     tile_scores(s->dots, queries, panels, tile);
     for (int i = 0; core->kernel->scores && i < tile->queries; i++) {
-        size_t at = i * tile->stride;
-        int n = tile_visible(tile, i);
-        distances_of_row(core, s->distances + at, s->dots + at, n, queries + i * core->width, query_norms[i], panels,
-                         key_norms);
+        int from = tile_hidden(tile, i) / PANEL * PANEL, n = tile_visible(tile, i) - from;
+        size_t at = i * tile->stride + from;
+        distances_of_row(core, s->distances + at, s->dots + at, n, queries + i * core->width, query_norms[i],
+                         panels + from * core->width, key_norms + from);
         core->kernel->scores(s->scores + at, s->dots + at, s->distances + at, n, core->config);
     }
+    if (!core->fades) return;
+    s->shared_fade = fade_of(core, shared_distance(core, tile));
+    for (int i = 0; i < tile->queries; i++) fade_row(core, s->scores + i * tile->stride, tile, i, s->shared_fade);
+}
+
+// Sets a row's weights of keys that it does not see to 0.
+static void hide_keys(real *row, const Tile *tile, int i) {
+    for (int j = tile_hidden(tile, i) - 1; j >= 0; j--) row[j] = 0;
+    for (int j = tile_visible(tile, i); j < tile->keys; j++) row[j] = 0;
 }
 
 // ---- forward
@@ -272,22 +363,21 @@ static real fold_row(int normalizer, real *scores, int n, real *level, real *tot
 static void weigh_tile(const Core *core, Scratch *s, const Tile *tile) {
     for (int i = 0; i < tile->queries; i++) {
         real *scores = s->scores + i * tile->stride, *sums = s->sums + i * core->width;
-        int n = tile_visible(tile, i);
-        real factor = n ? fold_row(core->kernel->normalizer, scores, n, &s->levels[i], &s->totals[i]) : 1;
+        int from = tile_hidden(tile, i), n = tile_visible(tile, i) - from;
+        real factor = n ? fold_row(core->kernel->normalizer, scores + from, n, &s->levels[i], &s->totals[i]) : 1;
         if (factor != 1) {
             for (size_t d = 0; d < core->width; d++) sums[d] *= factor;
         }
-        for (int j = n; j < tile->keys; j++) scores[j] = 0;
+        hide_keys(scores, tile, i);
     }
 }
 
 // Divides a finished row and writes it out. Returns what backward multiplies the row's weights by; a kernel's weights
 // are relative to its level here and absolute there.
 static real finish_row(const Core *core, real *out, const real *sums, real level, real total) {
-    int is_softmax = core->kernel->normalizer == NORMALIZER_SOFTMAX;
-    real inverse = 1 / (is_softmax ? total : total + core->config->delta / level);
+    real inverse = 1 / (is_softmax(core) ? total : total + core->config->delta / level);
     for (int d = 0; d < core->config->HS; d++) out[d] = sums[d] * inverse;
-    return is_softmax ? inverse : inverse / level;
+    return is_softmax(core) ? inverse : inverse / level;
 }
 
 // Queries number first .. first + n - 1 of a head against its memory; q and out are at the first of them. What backward
@@ -297,16 +387,17 @@ static void attend(const Core *core, real *out, const real *q, size_t first, siz
     size_t C = core->config->C;
     for (size_t i = 0; i < n; i++) {
         pack_scaled(core, s->queries + i * core->width, &s->norms[i], q + i * 3 * C, 1);
-        s->levels[i] = core->kernel->normalizer == NORMALIZER_SOFTMAX ? -(real)INFINITY : 1;
+        s->levels[i] = is_softmax(core) ? -(real)INFINITY : 1;
         s->totals[i] = 0;
     }
     memset(s->sums, 0, n * core->width * sizeof *s->sums);
-    for (size_t key = 0; key < first + n; key += core->key_tile) {
+    for (size_t key = first_key_tile(core, first); key < first + n; key += core->key_tile) {
         Tile tile = tile_of(core, first, n, key, min_size(core->key_tile, first + n - key));
-        score_tile(core, s, &tile, s->queries, s->norms, memory->key_panels + key * core->width,
-                   memory->key_norms + key);
+        size_t place = key % memory->rows;
+        score_tile(core, s, &tile, s->queries, s->norms, memory->key_panels + place * core->width,
+                   memory->key_norms + place);
         weigh_tile(core, s, &tile);
-        tile_gather(s->sums, s->scores, memory->values + key * core->width, &tile);
+        tile_gather(s->sums, s->scores, memory->values + place * core->width, &tile);
     }
     for (size_t i = 0; i < n; i++) {
         s->totals[i] = finish_row(core, out + i * C, s->sums + i * core->width, s->levels[i], s->totals[i]);
@@ -315,9 +406,10 @@ static void attend(const Core *core, real *out, const real *q, size_t first, siz
 
 // ---- threads
 
-typedef struct { // the scratch of all threads: a tile's for each, a head's for each
-    real *tiles, *heads;
-    size_t tile_numbers, head_numbers;
+typedef struct { // the scratch of all threads: a tile's for each, a head's for each, a head's table of fades for each
+    real *tiles, *heads, *fades;
+    size_t tile_numbers, head_numbers, fade_numbers;
+    double *dlog_decays; // (B, NH, tiles of keys)
     // Threads take whole heads, or else work together on one head after the other. Together they share the load better
     // when heads are few; but that takes tiles enough, and backward forms its scores twice.
     int together;
@@ -328,6 +420,9 @@ static Work work_of(const Core *core, real *base, size_t head_numbers, size_t he
     size_t tiles = (rows + core->query_tile - 1) / core->query_tile;
     Work work = {.tiles = base, .tile_numbers = scratch_numbers(core), .head_numbers = head_numbers};
     work.heads = base + threads * work.tile_numbers;
+    work.fade_numbers = fade_numbers(core);
+    work.fades = work.heads + threads * head_numbers;
+    work.dlog_decays = (double *)(work.fades + threads * work.fade_numbers);
     work.together = 4 * rounds * threads > 5 * heads && tiles >= 2 * threads;
     return work;
 }
@@ -380,14 +475,14 @@ static void attend_head(const Core *core, const HeadRows *rows, const Work *work
 
 void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, const real *parameters,
                        real *base, const AttentionConfig *config) {
-    (void)parameters;
-    Core core = core_of(kernel, config);
+    Core call = core_of(kernel, config);
     size_t T = config->T, C = config->C, NH = config->NH, HS = config->HS, heads = config->B * NH;
-    Work work = work_of(&core, base, memory_numbers(&core, T), heads, T);
+    Work work = work_of(&call, base, memory_numbers(&call, T), heads, T);
 #pragma omp parallel for schedule(dynamic) if (!work.together)
     for (size_t bh = 0; bh < heads; bh++) {
         size_t b = bh / NH, h = bh % NH;
         int owner = omp_get_thread_num();
+        Core core = core_of_head(&call, work.fades + owner * work.fade_numbers, T, parameters, h);
         Memory memory = memory_at(&core, work.heads + owner * work.head_numbers, T);
         HeadRows rows = {.out = out + b * T * C + h * HS,
                          .saved = saved ? saved + bh * 2 * T : NULL,
@@ -400,15 +495,16 @@ void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, co
 
 void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int pos, int n, const real *qkv,
                     const real *parameters, real *base, const AttentionConfig *config) {
-    (void)parameters;
-    Core core = core_of(kernel, config);
-    size_t heads = config->NH, HS = config->HS, head_cache = memory_numbers(&core, config->max_T);
-    Work work = work_of(&core, base, 0, heads, n);
+    Core call = core_of(kernel, config);
+    size_t heads = config->NH, HS = config->HS, rows_kept = cache_rows(&call);
+    Work work = work_of(&call, base, 0, heads, n);
 #pragma omp parallel for schedule(dynamic) if (!work.together)
     for (size_t h = 0; h < heads; h++) {
-        Memory memory = memory_at(&core, cache + h * head_cache, config->max_T);
+        int owner = omp_get_thread_num();
+        Core core = core_of_head(&call, work.fades + owner * work.fade_numbers, n, parameters, h);
+        Memory memory = memory_at(&core, cache + h * memory_numbers(&core, rows_kept), rows_kept);
         HeadRows rows = {.out = out + h * HS, .q = qkv + h * HS, .first = pos, .n = n, .memory = &memory};
-        attend_head(&core, &rows, &work, omp_get_thread_num());
+        attend_head(&core, &rows, &work, owner);
     }
 }
 
@@ -424,6 +520,7 @@ static void dot_outputs(const Core *core, Head *head, size_t first, size_t n, co
         put_in_panel(core, s->sums, i, s->queries);
     }
     Tile tile = tile_of(core, n, n, 0, n); // all see all
+    tile.window = UNLIMITED;
     tile_scores(s->dots, head->douts + first * core->width, s->sums, &tile);
     for (size_t i = 0; i < n; i++) head->output_dots[first + i] = s->dots[i * tile.stride + i];
 }
@@ -450,7 +547,7 @@ static void pack_head(const Core *core, Head *head, size_t first, size_t last, c
 // Turns a row's scores into weights and its `slopes`, the gradients of the weights, into gradients of the scores.
 static void differentiate_row(const Core *core, real *scores, real *slopes, int n, real level, real inverse,
                               real output_dot) {
-    if (core->kernel->normalizer == NORMALIZER_SOFTMAX) {
+    if (is_softmax(core)) {
 #pragma omp simd
         for (int j = 0; j < n; j++) {
             scores[j] = exponential(scores[j] - level) * inverse;
@@ -462,6 +559,21 @@ static void differentiate_row(const Core *core, real *scores, real *slopes, int 
             slopes[j] = limited((slopes[j] - output_dot) * inverse, LARGEST_SLOPE);
         }
     }
+}
+
+// What reaches log_decay from one row: the sum over its pairs of distance times the gradient of the weight's logarithm,
+// which is the slope itself for softmax. `distance` is that of the first key.
+static double differentiate_distances(const Core *core, const real *weights, const real *slopes, int n, int distance,
+                                      real inverse) {
+    real sum = 0;
+    if (is_softmax(core)) {
+#pragma omp simd reduction(+ : sum)
+        for (int j = 0; j < n; j++) sum += (real)(distance - j) * slopes[j];
+        return sum;
+    }
+#pragma omp simd reduction(+ : sum)
+    for (int j = 0; j < n; j++) sum += (real)(distance - j) * (weights[j] * slopes[j]);
+    return limited(sum / inverse, LARGEST_SLOPE);
 }
 
 // `to` += strength (toward - from)
@@ -476,24 +588,24 @@ typedef struct {       // one tile in backward: which rows, and where their grad
 } Pair;
 
 // A pair's pull acts along k - q. Summed as pull k and pull q apart, near pairs would cancel; those get the difference
-// itself. `i` is the query's row in the tile.
-static void apply_pulls(const Core *core, Head *head, Scratch *s, const Pair *pair, int i, int n) {
-    size_t width = core->width, query = pair->query + i;
-    real *slopes = s->slopes + i * pair->tile.stride, *distances = s->distances + i * pair->tile.stride, sum = 0;
-    const real *key_norms = head->key_norms + pair->key;
+// itself. `i` is the query's row in the tile, which sees the n keys from number `from` on.
+static void apply_pulls(const Core *core, Head *head, Scratch *s, const Pair *pair, int i, int from, int n) {
+    size_t width = core->width, query = pair->query + i, at = i * pair->tile.stride + from;
+    real *slopes = s->slopes + at, *distances = s->distances + at, *key_pulls = s->key_pulls + from, sum = 0;
+    const real *key_norms = head->key_norms + pair->key + from;
     real norm = head->query_norms[query];
     for (int j = 0; j < n; j++) {
         if (distances[j] < NEAR * (norm + key_norms[j])) {
-            const real *q = head->queries + query * width, *k = head->keys + (pair->key + j) * width;
+            const real *q = head->queries + query * width, *k = head->keys + (pair->key + from + j) * width;
             if (pair->wants_queries) pull_row(head->dqueries + query * width, s->pulls[j], k, q, width);
-            if (pair->wants_keys) pull_row(s->dkeys + j * width, s->pulls[j], q, k, width);
+            if (pair->wants_keys) pull_row(s->dkeys + (from + j) * width, s->pulls[j], q, k, width);
             s->pulls[j] = 0;
         }
     }
 #pragma omp simd reduction(+ : sum)
     for (int j = 0; j < n; j++) {
         slopes[j] += s->pulls[j];
-        s->key_pulls[j] += s->pulls[j];
+        key_pulls[j] += s->pulls[j];
         sum += s->pulls[j];
     }
     if (pair->wants_queries) head->query_pulls[query] += sum;
@@ -507,16 +619,22 @@ static void differentiate_tile(const Core *core, Head *head, Scratch *s, const P
                head->key_panels + pair->key * width, head->key_norms + pair->key);
     tile_scores(s->slopes, head->douts + pair->query * width, head->value_panels + pair->key * width, tile);
     for (int i = 0; i < tile->queries; i++) {
-        size_t at = i * tile->stride;
-        size_t query = pair->query + i;
-        int n = tile_visible(tile, i);
-        differentiate_row(core, s->scores + at, s->slopes + at, n, head->levels[query], head->inverses[query],
+        int from = tile_hidden(tile, i), n = tile_visible(tile, i) - from;
+        size_t row = i * tile->stride, at = row + from, query = pair->query + i;
+        real inverse = head->inverses[query];
+        differentiate_row(core, s->scores + at, s->slopes + at, n, head->levels[query], inverse,
                           head->output_dots[query]);
+        if (head->dlog_decays && pair->wants_keys) {
+            int distance = (int)(tile->lead + i - from);
+            s->dlog_decay += differentiate_distances(core, s->scores + at, s->slopes + at, n, distance, inverse);
+        }
+        if (core->fades && !is_softmax(core)) fade_row(core, s->slopes + row, tile, i, s->shared_fade);
         if (core->kernel->slopes) {
             core->kernel->slopes(s->slopes + at, s->pulls, s->dots + at, s->distances + at, n, core->config);
-            apply_pulls(core, head, s, pair, i, n);
+            apply_pulls(core, head, s, pair, i, from, n);
         }
-        for (int j = n; j < tile->keys; j++) s->scores[at + j] = s->slopes[at + j] = 0;
+        hide_keys(s->scores + row, tile, i);
+        hide_keys(s->slopes + row, tile, i);
     }
 }
 
@@ -548,10 +666,13 @@ static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, 
     memset(s->dkeys, 0, keys * width * sizeof *s->dkeys);
     memset(s->dvalues, 0, keys * width * sizeof *s->dvalues);
     memset(s->key_pulls, 0, keys * sizeof *s->key_pulls);
-    for (size_t query = key / core->query_tile * core->query_tile; query < T; query += core->query_tile) {
+    s->dlog_decay = 0;
+    size_t last = min_size(T, key + keys - 1 + core->window);
+    for (size_t query = key / core->query_tile * core->query_tile; query < last; query += core->query_tile) {
         Pair pair = pair_of(core, query, key, wants_queries, 1);
         backward_pair(core, head, s, &pair);
     }
+    if (head->dlog_decays) head->dlog_decays[key / core->key_tile] = s->dlog_decay;
     for (size_t j = 0; j < keys; j++) {
         real *dk = dq + (key + j) * 3 * C + C, *dv = dk + C;
         unpack_gradient(core, dk, s->dkeys + j * width, head->keys + (key + j) * width, s->key_pulls[j],
@@ -563,7 +684,7 @@ static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, 
 // The gradients of one tile of queries from all keys that they see.
 static void backward_queries(const Core *core, Head *head, Scratch *s, size_t query) {
     size_t last = min_size(core->config->T, query + core->query_tile);
-    for (size_t key = 0; key < last; key += core->key_tile) {
+    for (size_t key = first_key_tile(core, query); key < last; key += core->key_tile) {
         Pair pair = pair_of(core, query, key, 1, 0);
         backward_pair(core, head, s, &pair);
     }
@@ -603,19 +724,32 @@ static void backward_head(const Core *core, real *dq, const real *dout, const re
     unpack_queries(core, head, 0, T, dq);
 }
 
+// Sums what the batch and the tiles of keys have for each head, in one order. dlog_decays: (B, NH, tiles)
+static void add_decay_gradients(real *dparameters, const real *parameters, const double *dlog_decays, size_t tiles,
+                                const AttentionConfig *config) {
+    for (int h = 0; h < config->NH; h++) {
+        double sum = 0;
+        for (int b = 0; b < config->B; b++)
+            for (size_t t = 0; t < tiles; t++) sum += dlog_decays[((size_t)b * config->NH + h) * tiles + t];
+        attention_decay_gradient(dparameters, parameters, h, (real)sum, config);
+    }
+}
+
 void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, real *dparameters, const real *dout, const real *qkv,
                         const real *out, const real *saved, const real *parameters, real *base,
                         const AttentionConfig *config) {
-    (void)dparameters, (void)parameters;
-    Core core = core_of(kernel, config);
-    size_t T = config->T, C = config->C, NH = config->NH, heads = config->B * NH;
-    Work work = work_of(&core, base, head_numbers(&core, T), heads, T);
+    Core call = core_of(kernel, config);
+    size_t T = config->T, C = config->C, NH = config->NH, heads = config->B * NH, tiles = key_tiles(&call);
+    Work work = work_of(&call, base, head_numbers(&call, T), heads, T);
 #pragma omp parallel for schedule(dynamic) if (!work.together)
     for (size_t bh = 0; bh < heads; bh++) {
         size_t row = bh / NH * T, column = bh % NH * config->HS;
         int owner = omp_get_thread_num();
+        Core core = core_of_head(&call, work.fades + owner * work.fade_numbers, T, parameters, bh % NH);
         Head head = head_at(&core, work.heads + owner * work.head_numbers, T, saved + bh * 2 * T);
+        if (config->decay == DECAY_LEARNED) head.dlog_decays = work.dlog_decays + bh * tiles;
         backward_head(&core, dqkv + row * 3 * C + column, dout + row * C + column, qkv + row * 3 * C + column,
                       out + row * C + column, &head, &work, owner);
     }
+    if (config->decay == DECAY_LEARNED) add_decay_gradients(dparameters, parameters, work.dlog_decays, tiles, config);
 }

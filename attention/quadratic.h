@@ -5,6 +5,10 @@
 //   NORMALIZER_SOFTMAX   weight = exp(score) / sum of the row's; a running maximum keeps it in range
 //   NORMALIZER_KERNEL    weight = score / (sum of the row + delta), for scores that are never negative
 //
+// With decay a kernel's score is multiplied by a factor of the head's own for every token of distance; softmax adds the
+// factor's logarithm to the exponent. Factors below LEAST_FADE count as 0: keys so far away are skipped like those
+// outside of a window. Tiles that no query of theirs sees cost nothing.
+//
 // Two numbers per row are kept for backward: the maximum and what to divide by. The log-sum-exp, their one-number form,
 // would not do: of scores in the hundreds, which kernels have, it keeps the weights to five digits only.
 //
@@ -21,6 +25,9 @@
 #define LARGEST_SCORE ((real)1e30)
 #define LARGEST_SLOPE ((real)1e16)
 #define LEAST_NORM ((real)1e-12)
+// What is left of a score at the end of a head's reach. Far above the least float, so that products with it have all
+// their digits and take no longer than others.
+#define LEAST_FADE 1e-30
 // Weights that are divided only at the end of a row are rescaled when one of them passes this.
 #define LARGEST_WEIGHT ((real)1e10)
 // |q|^2 + |k|^2 - 2<q,k> loses digits when q is near k: below this part of |q|^2 + |k|^2 the distance is summed

@@ -5,7 +5,7 @@ void tile_scores(real *scores, const real *rows, const real *panels, const Tile 
     size_t width = tile->width;
     for (int i = 0; i < tile->queries; i += BLOCK_ROWS) {
         int n = min_int(BLOCK_ROWS, tile->queries - i), visible = tile_visible(tile, i + n - 1);
-        for (int j = 0; j < visible; j += PANEL) {
+        for (int j = tile_hidden(tile, i) / PANEL * PANEL; j < visible; j += PANEL) {
             Block block = {.c = scores + i * tile->stride + j,
                            .a = rows + i * width,
                            .b = panels + j * width,
@@ -33,15 +33,15 @@ static void add_product(Block block, int n, size_t width) {
 void tile_gather(real *out, const real *weights, const real *rows, const Tile *tile) {
     size_t width = tile->width;
     for (int i = 0; i < tile->queries; i += BLOCK_ROWS) {
-        int n = min_int(BLOCK_ROWS, tile->queries - i);
+        int n = min_int(BLOCK_ROWS, tile->queries - i), hidden = tile_hidden(tile, i);
         Block block = {.c = out + i * width,
-                       .a = weights + i * tile->stride,
-                       .b = rows,
+                       .a = weights + i * tile->stride + hidden,
+                       .b = rows + hidden * width,
                        .c_row = width,
                        .a_row = tile->stride,
                        .a_column = 1,
                        .b_row = width,
-                       .depth = tile_visible(tile, i + n - 1)};
+                       .depth = tile_visible(tile, i + n - 1) - hidden};
         add_product(block, n, width);
     }
 }
@@ -57,7 +57,7 @@ void tile_scatter(real *out, const real *weights, const real *rows, const Tile *
                        .a_row = 1,
                        .a_column = tile->stride,
                        .b_row = width,
-                       .depth = tile->queries - first};
+                       .depth = tile_last_query(tile, j + n - 1) - first};
         add_product(block, n, width);
     }
 }

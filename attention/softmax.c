@@ -13,5 +13,6 @@ QUADRATIC_ATTENTION_FUNCTIONS(kernel_of)
 const Attention attention_softmax = {
     .name = "softmax",
     .summary = "softmax over scaled dot products, as in GPT-2",
+    .uses = USES_WINDOW,
     QUADRATIC_ATTENTION_FIELDS,
 };

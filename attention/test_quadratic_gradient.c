@@ -16,10 +16,10 @@ static const Variant smoother[] = {
     {"yat, eps 0.1", "yat", 0, "--eps 0.1", 0, 0},
     {"yat_spherical, eps 0.01", "yat-spherical", 0, "--eps 0.01", 0, 0},
 };
-enum { VARIANTS = QUADRATIC_VARIANTS + sizeof smoother / sizeof smoother[0] };
+enum { VARIANTS = QUADRATIC_CPU_VARIANTS + sizeof smoother / sizeof smoother[0] };
 
 static const Variant *variant_at(int v) {
-    return v < QUADRATIC_VARIANTS ? &quadratic_variants[v] : &smoother[v - QUADRATIC_VARIANTS];
+    return v < QUADRATIC_CPU_VARIANTS ? quadratic_cpu_variant(v) : &smoother[v - QUADRATIC_CPU_VARIANTS];
 }
 
 typedef struct {
@@ -27,6 +27,8 @@ typedef struct {
     AttentionConfig config;
     size_t numbers; // of out; qkv has three times as many
     real *qkv, *dqkv, *out, *dout, *saved, *work;
+    size_t parameter_count;
+    real *parameters, *dparameters;
 } Case;
 
 static real *allocate(size_t n) {
@@ -56,42 +58,56 @@ static Case make_case(const Variant *variant, int B, int T, int NH, int HS, int 
     c.dout = allocate(c.numbers);
     c.saved = allocate(c.attention->saved_size(&c.config));
     c.work = allocate(c.attention->work_size(&c.config));
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
+    attention_parameters(c.attention, &c.config, list, &c.parameter_count);
+    c.parameters = allocate(c.parameter_count + 1);
+    c.dparameters = allocate(c.parameter_count + 1);
+    attention_draw(c.attention, NULL, c.parameters, 0, &c.config);
     fill_inputs(&c);
     return c;
 }
 
 static void free_case(Case *c) {
-    real *all[] = {c->qkv, c->dqkv, c->out, c->dout, c->saved, c->work};
+    real *all[] = {c->qkv, c->dqkv, c->out, c->dout, c->saved, c->work, c->parameters, c->dparameters};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+static void forward_and_backward(Case *c) {
+    c->attention->forward(c->out, c->saved, c->qkv, NULL, c->parameters, c->work, &c->config);
+    c->attention->backward(c->dqkv, c->dparameters, c->dout, c->qkv, c->out, c->saved, NULL, c->parameters, c->work,
+                           &c->config);
 }
 
 static double loss(Case *c) {
     double sum = 0;
-    c->attention->forward(c->out, NULL, c->qkv, NULL, NULL, c->work, &c->config);
+    c->attention->forward(c->out, NULL, c->qkv, NULL, c->parameters, c->work, &c->config);
     for (size_t i = 0; i < c->numbers; i++) sum += c->out[i] * c->dout[i];
     return sum;
 }
 
-static double loss_moved(Case *c, size_t i, double by) {
-    real old = c->qkv[i];
-    c->qkv[i] = old + by;
+static double loss_moved(Case *c, real *x, double by) {
+    real old = *x;
+    *x = old + by;
     double moved = loss(c);
-    c->qkv[i] = old;
+    *x = old;
     return moved;
 }
 
-// Fourth-order central differences at every `every`-th input.
+// Fourth-order central differences.
+static void check_derivative(Case *c, real found, real *x) {
+    double h = 1e-4, near = loss_moved(c, x, h) - loss_moved(c, x, -h);
+    double far = loss_moved(c, x, 2 * h) - loss_moved(c, x, -2 * h), expected = (8 * near - far) / (12 * h);
+    CHECK_CLOSE(found, expected, 1e-7 * fmax(1, fabs(expected)));
+}
+
+// At every `every`-th input and at every parameter.
 static void check_gradient(Case *c, size_t every) {
-    double h = 1e-4;
-    c->attention->forward(c->out, c->saved, c->qkv, NULL, NULL, c->work, &c->config);
     for (size_t i = 0; i < 3 * c->numbers; i++) c->dqkv[i] = 12345; // backward overwrites
-    c->attention->backward(c->dqkv, NULL, c->dout, c->qkv, c->out, c->saved, NULL, NULL, c->work, &c->config);
-    for (size_t i = 0; i < 3 * c->numbers; i += every) {
-        double near = loss_moved(c, i, h) - loss_moved(c, i, -h);
-        double far = loss_moved(c, i, 2 * h) - loss_moved(c, i, -2 * h);
-        double expected = (8 * near - far) / (12 * h);
-        CHECK_CLOSE(c->dqkv[i], expected, 1e-7 * fmax(1, fabs(expected)));
-    }
+    for (size_t i = 0; i < c->parameter_count; i++) c->dparameters[i] = 1 + i; // and adds
+    forward_and_backward(c);
+    for (size_t i = 0; i < 3 * c->numbers; i += every) check_derivative(c, c->dqkv[i], &c->qkv[i]);
+    for (size_t i = 0; i < c->parameter_count; i++)
+        check_derivative(c, c->dparameters[i] - (1 + i), &c->parameters[i]);
 }
 
 static void gradients_match_finite_differences(void) {
@@ -117,10 +133,9 @@ static void gradients_where_q_equals_k(void) {
             for (int d = 0; d < 8; d++) c.qkv[4 * 24 + 8 + d] = c.qkv[4 * 24 + d] = 0.3 * (d - 3);
         }
         double h = c.config.eps > 0 ? 1e-3 * sqrt(c.config.eps) : 1e-4;
-        c.attention->forward(c.out, c.saved, c.qkv, NULL, NULL, c.work, &c.config);
-        c.attention->backward(c.dqkv, NULL, c.dout, c.qkv, c.out, c.saved, NULL, NULL, c.work, &c.config);
+        forward_and_backward(&c);
         for (size_t i = 4 * 24; i < 4 * 24 + 16; i++) {
-            double expected = (loss_moved(&c, i, h) - loss_moved(&c, i, -h)) / (2 * h);
+            double expected = (loss_moved(&c, &c.qkv[i], h) - loss_moved(&c, &c.qkv[i], -h)) / (2 * h);
             CHECK_CLOSE(c.dqkv[i], expected, 2e-5 * fmax(1, fabs(expected)));
         }
         free_case(&c);
@@ -132,14 +147,15 @@ static void gradients_do_not_depend_on_threads(void) {
 #ifdef _OPENMP
     int threads[] = {1, 2, 7};
     for (int v = 0; v < VARIANTS; v++) {
-        real *expected = allocate(3 * 3 * 200 * 8);
+        real *expected = allocate(3 * 3 * 200 * 8), decays[3] = {0};
         for (int t = 0; t < 3; t++) {
             omp_set_num_threads(threads[t]);
             Case c = make_case(variant_at(v), 1, 200, 3, 8, 9);
-            c.attention->forward(c.out, c.saved, c.qkv, NULL, NULL, c.work, &c.config);
-            c.attention->backward(c.dqkv, NULL, c.dout, c.qkv, c.out, c.saved, NULL, NULL, c.work, &c.config);
+            forward_and_backward(&c);
             if (t == 0) memcpy(expected, c.dqkv, 3 * c.numbers * sizeof(real));
+            if (t == 0) memcpy(decays, c.dparameters, c.parameter_count * sizeof(real));
             CHECK(memcmp(expected, c.dqkv, 3 * c.numbers * sizeof(real)) == 0);
+            CHECK(memcmp(decays, c.dparameters, c.parameter_count * sizeof(real)) == 0);
             free_case(&c);
         }
         free(expected);
@@ -159,14 +175,14 @@ static void check_against_naive(Case *c) {
     int T = c->config.T, C = c->config.C, HS = c->config.HS;
     size_t n = (size_t)T * HS;
     double *q = memory_allocate(4 * n, sizeof *q, "head"), *k = q + n, *v = k + n, *o = v + n;
-    c->attention->forward(c->out, NULL, c->qkv, NULL, NULL, c->work, &c->config);
+    loss(c);
     for (int bh = 0; bh < c->config.B * c->config.NH; bh++) {
         int row = bh / c->config.NH * T, column = bh % c->config.NH * HS;
         const real *head = c->qkv + (size_t)row * 3 * C + column;
         copy_head(q, head, T, 3 * C, HS);
         copy_head(k, head + C, T, 3 * C, HS);
         copy_head(v, head + 2 * C, T, 3 * C, HS);
-        naive(o, q, k, v, NULL, NULL, bh % c->config.NH, T, &c->config);
+        naive(o, q, k, v, NULL, c->parameters, bh % c->config.NH, T, &c->config);
         for (size_t i = 0; i < n; i++) CHECK_CLOSE(c->out[(row + i / HS) * C + column + i % HS], o[i], 1e-11);
     }
     free(q);

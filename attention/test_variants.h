@@ -54,6 +54,36 @@ static const Variant quadratic_variants[] = {
 };
 enum { QUADRATIC_VARIANTS = sizeof quadratic_variants / sizeof quadratic_variants[0] };
 
+// Decay and window; only the CPU has them.
+#define FIXED   "--decay fixed --decay-shortest 1.5 --decay-longest 60"
+#define LEARNED "--decay learned --decay-shortest 1.5 --decay-longest 60"
+static const Variant quadratic_distance_variants[] = {
+    {"softmax, fixed decay", "softmax", 0, FIXED, 0, 0},
+    {"softmax, learned decay", "softmax", 0, LEARNED, 0, 0},
+    {"softmax, window", "softmax", 0, "--window 21", 0, 0},
+    {"softmax, learned decay, window", "softmax", 0, LEARNED " --window 100", 0, 0},
+    {"yat, fixed decay", "yat", 0, FIXED, 0, 0},
+    {"yat, learned decay", "yat", 0, LEARNED, 0, 0},
+    {"yat, window", "yat", 0, "--window 100", 0, 0},
+    {"yat, learned decay, window", "yat", 0, LEARNED " --window 21", 0, 0},
+    {"yat_softmax, fixed decay", "yat", 0, "--normalizer softmax " FIXED, 0, 0},
+    {"yat_softmax, learned decay", "yat", 0, "--normalizer softmax " LEARNED, 0, 0},
+    {"yat_softmax, window", "yat", 0, "--normalizer softmax --window 1", 0, 0},
+    {"yat_softmax, learned decay, window", "yat", 0, "--normalizer softmax --window 37 " LEARNED, 0, 0},
+    {"yat_spherical, fixed decay", "yat-spherical", 0, FIXED, 0, 1},
+    {"yat_spherical, learned decay", "yat-spherical", 0, LEARNED, 0, 1},
+    {"yat_spherical, window", "yat-spherical", 0, "--window 21", 0, 1},
+    {"yat_spherical, learned decay, window", "yat-spherical", 0, LEARNED " --window 100", 0, 1},
+};
+#undef FIXED
+#undef LEARNED
+enum { QUADRATIC_DISTANCE_VARIANTS = sizeof quadratic_distance_variants / sizeof quadratic_distance_variants[0] };
+enum { QUADRATIC_CPU_VARIANTS = QUADRATIC_VARIANTS + QUADRATIC_DISTANCE_VARIANTS };
+
+static inline const Variant *quadratic_cpu_variant(int v) {
+    return v < QUADRATIC_VARIANTS ? &quadratic_variants[v] : &quadratic_distance_variants[v - QUADRATIC_VARIANTS];
+}
+
 // Sets the variant's options in a configuration that has the sizes and the seed already.
 static inline void variant_configure(AttentionConfig *config, const Variant *variant) {
     static Options options;

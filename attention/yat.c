@@ -46,7 +46,7 @@ QUADRATIC_ATTENTION_FUNCTIONS(kernel_of)
 const Attention attention_yat = {
     .name = "yat",
     .summary = "the exact kernel <q,k>^2 / (|q-k|^2 + eps)",
-    .uses = USES_EPS | USES_DELTA | USES_NORMALIZER,
+    .uses = USES_EPS | USES_DELTA | USES_NORMALIZER | USES_WINDOW,
     .defaults = defaults,
     .check = check,
     QUADRATIC_ATTENTION_FIELDS,

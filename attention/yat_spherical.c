@@ -30,7 +30,7 @@ QUADRATIC_ATTENTION_FUNCTIONS(kernel_of)
 const Attention attention_yat_spherical = {
     .name = "yat-spherical",
     .summary = "the exact kernel of unit vectors, x^2 / (2 + eps - 2x)",
-    .uses = USES_EPS | USES_DELTA,
+    .uses = USES_EPS | USES_DELTA | USES_WINDOW,
     .defaults = defaults,
     .check = check,
     QUADRATIC_ATTENTION_FIELDS,
