@@ -1,4 +1,3 @@
-#include "linear_gpu.h"
 #include "linear_kernels.cuh"
 
 #include <string.h>
@@ -66,10 +65,6 @@ static size_t feature_count(const LinearMapGPU *map) {
     return (size_t)map->outer * max_int(map->inner, 1);
 }
 
-static int value_columns(int HS) {
-    return (HS + 1 + 7) / 8 * 8;
-}
-
 static size_t state_size(const LinearMapGPU *map, int HS) {
     return feature_count(map) * value_columns(HS);
 }
@@ -81,35 +76,12 @@ static double row_traffic(const LinearMapGPU *map, int HS, int T, int chunk) {
 }
 
 // Rows per chunk: config->chunk, or what moves the fewest bytes; a short sequence may be one chunk, without a state.
-// Squared maps have no states, only pairs.
 static int chunk_rows(const LinearMapGPU *map, const AttentionConfig *config) {
-    int T = config->T, whole = (T + 7) / 8 * 8, chunk = map->squared_inner ? 128 : 64;
+    int T = config->T, whole = (T + 7) / 8 * 8, chunk = 64;
     if (config->chunk) return min_int(config->chunk, T);
-    if (map->squared_inner) return min_int(chunk, whole);
     while (chunk < 1024 && row_traffic(map, config->HS, T, 2 * chunk) < row_traffic(map, config->HS, T, chunk))
         chunk *= 2;
     return T <= 2048 && row_traffic(map, config->HS, T, T) <= row_traffic(map, config->HS, T, chunk) ? whole : chunk;
-}
-
-typedef struct { // hands out pieces of a block; without a block it only counts
-    float *base;
-    size_t used;
-} Arena;
-
-static float *take(Arena *arena, size_t count) {
-    float *piece = arena->base ? arena->base + arena->used : NULL;
-    arena->used += (count + 31) / 32 * 32;
-    return piece;
-}
-
-static LinearFeaturesGPU take_features(Arena *arena, const LinearMapGPU *map, size_t rows, int HS, float *tape) {
-    LinearFeaturesGPU features;
-    features.x = take(arena, rows * HS);
-    features.outer = take(arena, rows * map->outer);
-    features.inner = take(arena, rows * map->inner);
-    features.log_scale = take(arena, map->log_scaled ? rows : 0);
-    features.tape = tape;
-    return features;
 }
 
 static void lay_out_backward(Buffers *at, Arena *arena, const Pass *pass, size_t rows, size_t tasks, size_t chunks) {
@@ -153,8 +125,7 @@ static size_t lay_out(Pass *pass, float *base) {
     return arena.used;
 }
 
-// Chooses how many heads and sequences go together, and how many of their chunks. A squared map's pairs need the whole
-// sequence.
+// Chooses how many heads and sequences go together, and how many of their chunks.
 static void choose_segment(Pass *pass) {
     Segment *segment = &pass->segment;
     int chunks = parts_of(segment->T, segment->chunk), NH = segment->NH, B = pass->config->B;
@@ -166,8 +137,6 @@ static void choose_segment(Pass *pass) {
     if (tasks >= (size_t)NH) {
         segment->heads = NH;
         segment->sequences = tasks / NH < (size_t)B ? (int)(tasks / NH) : B;
-    } else if (pass->map->squared_inner) {
-        segment->heads = max_int(1, (int)tasks);
     } else {
         segment->heads = fitting < (size_t)NH ? (int)fitting : NH;
         segment->chunks = (int)(fitting / segment->heads);
@@ -189,21 +158,15 @@ static Pass make_pass(const LinearMapGPU *map, int is_backward, int decodes, con
     pass.segment.T = config->T;
     pass.segment.columns = value_columns(config->HS);
     pass.segment.chunk = chunk_rows(map, config);
-    pass.keeps_states = !map->squared_inner && (decodes || pass.segment.chunk < config->T);
+    pass.keeps_states = decodes || pass.segment.chunk < config->T;
     choose_segment(&pass);
     return pass;
 }
 
-// The heads and sequences from the given ones on, as many as go together.
 static void select_group(Pass *pass, const Segment *largest, int first_head, int first_sequence) {
-    Segment *segment = &pass->segment;
-    *segment = *largest;
-    segment->first_head = first_head;
-    segment->first_sequence = first_sequence;
-    segment->heads = min_int(largest->heads, segment->NH - first_head);
-    segment->sequences = min_int(largest->sequences, pass->config->B - first_sequence);
+    pass->segment = group_at(largest, first_head, first_sequence, pass->config->B);
     if (pass->map->pack)
-        pass->map->pack(pass->at.packed, pass->constants, first_head, segment->heads, pass->config, pass->stream);
+        pass->map->pack(pass->at.packed, pass->constants, first_head, pass->segment.heads, pass->config, pass->stream);
 }
 
 static void select_segment(Pass *pass, const Segment *largest, int index) {
@@ -218,19 +181,9 @@ static int chunk_count(const Segment *segment) {
     return segment->heads * segment->sequences * segment->chunks;
 }
 
-static int uses_tensor_cores(const Pass *pass) {
-#ifdef PRECISION_BF16
-    return !pass->map->is_signed; // sums of signed scores cancel: they need all digits
-#else
-    (void)pass;
-    return 0;
-#endif
-}
-
-// Rows (chunk, width) of each chunk, beginning `skipped` chunks further on.
-static LinearOperand rows_of(const Pass *pass, const float *rows, int width, int skipped, int transposed) {
-    size_t step = (size_t)pass->segment.chunk * width;
-    LinearOperand operand = {rows + skipped * step, width, step, transposed};
+// Rows (chunk, width) of each chunk.
+static LinearOperand rows_of(const Pass *pass, const float *rows, int width, int transposed) {
+    LinearOperand operand = {rows, width, (size_t)pass->segment.chunk * width, transposed};
     return operand;
 }
 
@@ -239,22 +192,15 @@ static LinearOperand states_of(const Pass *pass, const float *states, int transp
     return operand;
 }
 
-// out (chunk, width), from chunk `skipped` on = left * right
-static void multiply_rows(const Pass *pass, float *out, int width, int skipped, LinearOperand left, LinearOperand right,
-                          int depth, int batch, int accumulate) {
-    size_t step = (size_t)pass->segment.chunk * width;
-    LinearProduct size = {pass->segment.chunk, width, depth, batch};
-    linear_gpu_multiply(out + skipped * step, width, step, left, right, size, 1, accumulate, uses_tensor_cores(pass),
-                        pass->stream);
+// out (chunk, width) of each chunk = left * right
+static void multiply_rows(const Pass *pass, float *out, int width, LinearOperand left, LinearOperand right, int depth,
+                          int accumulate) {
+    LinearProduct size = {pass->segment.chunk, width, depth, chunk_count(&pass->segment)};
+    linear_gpu_multiply(out, width, (size_t)pass->segment.chunk * width, left, right, size, 1, accumulate,
+                        uses_tensor_cores(pass->map), pass->stream);
 }
 
 // ---- features
-
-static LinearRowsGPU map_rows(const Segment *segment) {
-    LinearRowsGPU rows = {segment->heads, segment->sequences, segment->chunk * segment->chunks, segment->first_head,
-                          segment->position + segment->start};
-    return rows;
-}
 
 static void features_of(const Pass *pass, const LinearFeaturesGPU *features) {
     pass->map->features(features, map_rows(&pass->segment), pass->at.packed, pass->constants, pass->config,
@@ -311,8 +257,8 @@ static void sum_states(const Pass *pass, float *states, const float *phi, const 
     int F = (int)feature_count(pass->map), columns = segment->columns;
     size_t size = state_size(pass->map, segment->HS);
     LinearProduct product = {F, columns, segment->chunk, chunk_count(segment)};
-    linear_gpu_multiply(states, columns, size, rows_of(pass, phi, F, 0, 1), rows_of(pass, right, columns, 0, 0),
-                        product, 1, 0, uses_tensor_cores(pass), pass->stream);
+    linear_gpu_multiply(states, columns, size, rows_of(pass, phi, F, 1), rows_of(pass, right, columns, 0),
+                        product, 1, 0, uses_tensor_cores(pass->map), pass->stream);
     size_t threads = (size_t)segment->heads * segment->sequences * size;
     scan_kernel<<<linear_blocks(threads), LINEAR_THREADS, 0, pass->stream>>>(states, carry_in, carry_out, size, reverse,
                                                                              pass->scales, *segment);
@@ -321,51 +267,40 @@ static void sum_states(const Pass *pass, float *states, const float *phi, const 
 
 // ---- forward
 
-static PairScores pair_scores(const Pass *pass, int distance) {
+static PairScores pair_scores(const Pass *pass) {
     const Buffers *at = &pass->at;
-    PairScores pairs = {at->scores,
-                        pass->map->inner && !pass->map->log_scaled ? at->inner : NULL,
-                        at->d,
-                        distance,
-                        pass->map->squared_inner,
-                        pass->map->log_scaled ? at->k.log_scale : NULL,
-                        pass->scales};
+    PairScores pairs = {at->scores, pass->map->inner && !pass->map->log_scaled ? at->inner : NULL, at->d,
+                        pass->map->log_scaled ? at->k.log_scale : NULL, pass->scales};
     return pairs;
 }
 
-// <outer, outer> and <inner, inner> of the queries of every chunk with the keys `distance` chunks before.
+// <outer, outer> and <inner, inner> of the queries of every chunk with its keys.
 static void multiply_pairs(const Pass *pass, PairScores pairs) {
     const Buffers *at = &pass->at;
-    const LinearMapGPU *map = pass->map;
-    int distance = pairs.distance, chunk = pass->segment.chunk, batch = chunk_count(&pass->segment) - distance;
-    multiply_rows(pass, pairs.outer, chunk, distance, rows_of(pass, at->q.outer, map->outer, distance, 0),
-                  rows_of(pass, at->k.outer, map->outer, 0, 1), map->outer, batch, 0);
+    int chunk = pass->segment.chunk, outer = pass->map->outer, inner = pass->map->inner;
+    multiply_rows(pass, pairs.outer, chunk, rows_of(pass, at->q.outer, outer, 0), rows_of(pass, at->k.outer, outer, 1),
+                  outer, 0);
     if (pairs.inner)
-        multiply_rows(pass, pairs.inner, chunk, distance, rows_of(pass, at->q.inner, map->inner, distance, 0),
-                      rows_of(pass, at->k.inner, map->inner, 0, 1), map->inner, batch, 0);
+        multiply_rows(pass, pairs.inner, chunk, rows_of(pass, at->q.inner, inner, 0),
+                      rows_of(pass, at->k.inner, inner, 1), inner, 0);
 }
 
-// numerator += scores (v, 1), for the pairs at one distance
-static void add_pairs(const Pass *pass, int distance, int accumulate) {
+// numerator += scores (v, 1)
+static void add_pairs(const Pass *pass, int accumulate) {
     const Buffers *at = &pass->at;
-    int chunk = pass->segment.chunk, columns = pass->segment.columns, batch = chunk_count(&pass->segment) - distance;
-    PairScores pairs = pair_scores(pass, distance);
+    int chunk = pass->segment.chunk, columns = pass->segment.columns;
+    PairScores pairs = pair_scores(pass);
     multiply_pairs(pass, pairs);
-    score_kernel<<<linear_row_blocks((size_t)batch * chunk), linear_row_threads(), 0, pass->stream>>>(pairs,
-                                                                                                      pass->segment);
+    score_kernel<<<linear_row_blocks(segment_rows(pass->segment)), linear_row_threads(), 0, pass->stream>>>(
+        pairs, pass->segment);
     launch_check();
-    multiply_rows(pass, at->numerator, columns, distance, rows_of(pass, at->scores, chunk, distance, 0),
-                  rows_of(pass, at->values, columns, 0, 0), chunk, batch, accumulate);
-}
-
-static DenominatorRule denominator_rule(const Pass *pass) {
-    DenominatorRule rule = {pass->config->delta, pass->config->denominator == DENOMINATOR_CLAMP, pass->map->is_signed};
-    return rule;
+    multiply_rows(pass, at->numerator, columns, rows_of(pass, at->scores, chunk, 0),
+                  rows_of(pass, at->values, columns, 0), chunk, accumulate);
 }
 
 static void write_outputs(const Pass *pass, floatX *out, float *saved) {
     output_kernel<<<linear_row_blocks(segment_rows(pass->segment)), linear_row_threads(), 0, pass->stream>>>(
-        out, saved, pass->at.numerator, denominator_rule(pass), pass->segment);
+        out, saved, pass->at.numerator, denominator_rule(pass->map, pass->config), pass->segment);
     launch_check();
 }
 
@@ -382,18 +317,16 @@ void linear_gpu_collect_floored_rows(cudaStream_t stream) {
 static void forward_segment(Pass *pass, floatX *out, float *saved, const floatX *qkv, const float *carry_in,
                             float *carry_out) {
     Buffers *at = &pass->at;
-    int distances = pass->map->squared_inner ? pass->segment.chunks : 1, columns = pass->segment.columns;
-    int F = (int)feature_count(pass->map);
+    int F = (int)feature_count(pass->map), columns = pass->segment.columns;
     load(pass, qkv, 1);
     relate_scales(pass, 0, 1);
     if (pass->keeps_states) {
         const float *phi_k = expanded(pass, at->phi_k, &at->k);
         sum_states(pass, at->states, phi_k, at->values, carry_in, carry_out, 0);
         const float *phi_q = expanded(pass, at->phi_q, &at->q);
-        multiply_rows(pass, at->numerator, columns, 0, rows_of(pass, phi_q, F, 0, 0), states_of(pass, at->states, 0), F,
-                      chunk_count(&pass->segment), 0);
+        multiply_rows(pass, at->numerator, columns, rows_of(pass, phi_q, F, 0), states_of(pass, at->states, 0), F, 0);
     }
-    for (int distance = 0; distance < distances; distance++) add_pairs(pass, distance, pass->keeps_states || distance);
+    add_pairs(pass, pass->keeps_states);
     write_outputs(pass, out, saved);
 }
 
@@ -444,8 +377,7 @@ static void gradient_from_states(const Pass *pass, const LinearFeaturesGPU *d, c
     int F = (int)feature_count(map), columns = pass->segment.columns;
     float *d_phi = map->inner ? pass->at.phi_q : d->outer;
     size_t rows = segment_rows(pass->segment);
-    multiply_rows(pass, d_phi, F, 0, rows_of(pass, right, columns, 0, 0), states_of(pass, states, 1), columns,
-                  chunk_count(&pass->segment), 0);
+    multiply_rows(pass, d_phi, F, rows_of(pass, right, columns, 0), states_of(pass, states, 1), columns, 0);
     if (!map->inner) return;
     contract_kernel<<<linear_row_blocks(rows), linear_row_threads(), 0, pass->stream>>>(
         d->outer, map->fixed_inner ? NULL : d->inner, d_phi, features->outer, features->inner, map->outer, map->inner,
@@ -460,54 +392,48 @@ static void backward_states(const Pass *pass, const float *carry_in, int has_nex
     const float *phi_k = expanded(pass, at->phi_k, &at->k), *phi_q = expanded(pass, at->phi_q, &at->q);
     sum_states(pass, at->states, phi_k, at->values, carry_in, NULL, 0);
     sum_states(pass, at->query_sums, phi_q, at->gamma, has_next ? at->query_carry : NULL, at->query_carry, 1);
-    multiply_rows(pass, at->d_values, columns, 0, rows_of(pass, phi_k, F, 0, 0), states_of(pass, at->query_sums, 0), F,
-                  chunk_count(&pass->segment), 0);
+    multiply_rows(pass, at->d_values, columns, rows_of(pass, phi_k, F, 0), states_of(pass, at->query_sums, 0), F, 0);
     gradient_from_states(pass, &at->dq, &at->q, at->gamma, at->states);
     gradient_from_states(pass, &at->dk, &at->k, at->values, at->query_sums);
 }
 
 // One factor's share: dq += d_scores k, dk += d_scores^T q
 static void add_factor_gradients(const Pass *pass, float *dq, float *dk, const float *q, const float *k,
-                                 const float *d_scores, int width, int distance, int accumulate) {
-    int chunk = pass->segment.chunk, batch = chunk_count(&pass->segment) - distance;
-    multiply_rows(pass, dq, width, distance, rows_of(pass, d_scores, chunk, distance, 0), rows_of(pass, k, width, 0, 0),
-                  chunk, batch, accumulate);
-    multiply_rows(pass, dk, width, 0, rows_of(pass, d_scores, chunk, distance, 1), rows_of(pass, q, width, distance, 0),
-                  chunk, batch, accumulate);
+                                 const float *d_scores, int width, int accumulate) {
+    int chunk = pass->segment.chunk;
+    multiply_rows(pass, dq, width, rows_of(pass, d_scores, chunk, 0), rows_of(pass, k, width, 0), chunk, accumulate);
+    multiply_rows(pass, dk, width, rows_of(pass, d_scores, chunk, 1), rows_of(pass, q, width, 0), chunk, accumulate);
 }
 
-static void add_pair_gradients(const Pass *pass, int distance, int accumulate) {
+static void add_pair_gradients(const Pass *pass, int accumulate) {
     const Buffers *at = &pass->at;
     const LinearMapGPU *map = pass->map;
-    int chunk = pass->segment.chunk, columns = pass->segment.columns, batch = chunk_count(&pass->segment) - distance;
-    PairScores pairs = pair_scores(pass, distance);
+    int chunk = pass->segment.chunk, columns = pass->segment.columns;
+    PairScores pairs = pair_scores(pass);
     multiply_pairs(pass, pairs);
-    multiply_rows(pass, at->d, chunk, distance, rows_of(pass, at->gamma, columns, distance, 0),
-                  rows_of(pass, at->values, columns, 0, 1), columns, batch, 0);
-    score_gradient_kernel<<<linear_row_blocks((size_t)batch * chunk), linear_row_threads(), 0, pass->stream>>>(
+    multiply_rows(pass, at->d, chunk, rows_of(pass, at->gamma, columns, 0), rows_of(pass, at->values, columns, 1),
+                  columns, 0);
+    score_gradient_kernel<<<linear_row_blocks(segment_rows(pass->segment)), linear_row_threads(), 0, pass->stream>>>(
         pairs, pass->segment);
     launch_check();
-    add_factor_gradients(pass, at->dq.outer, at->dk.outer, at->q.outer, at->k.outer, at->d, map->outer, distance,
-                         accumulate);
+    add_factor_gradients(pass, at->dq.outer, at->dk.outer, at->q.outer, at->k.outer, at->d, map->outer, accumulate);
     if (map->inner && !map->fixed_inner)
         add_factor_gradients(pass, at->dq.inner, at->dk.inner, at->q.inner, at->k.inner, at->inner, map->inner,
-                             distance, accumulate);
-    multiply_rows(pass, at->d_values, columns, 0, rows_of(pass, at->scores, chunk, distance, 1),
-                  rows_of(pass, at->gamma, columns, distance, 0), chunk, batch, accumulate);
+                             accumulate);
+    multiply_rows(pass, at->d_values, columns, rows_of(pass, at->scores, chunk, 1),
+                  rows_of(pass, at->gamma, columns, 0), chunk, accumulate);
 }
 
 static void backward_segment(Pass *pass, floatX *dqkv, const floatX *qkv, OutputGradient gradient,
                              const float *carry_in, int has_next) {
     Buffers *at = &pass->at;
     dim3 blocks = linear_row_blocks(segment_rows(pass->segment)), threads = linear_row_threads();
-    int distances = pass->map->squared_inner ? pass->segment.chunks : 1;
     load(pass, qkv, 1);
     relate_scales(pass, 1, 1);
     load_output_gradient_kernel<<<blocks, threads, 0, pass->stream>>>(at->gamma, gradient, pass->segment);
     launch_check();
     if (pass->keeps_states) backward_states(pass, carry_in, has_next);
-    for (int distance = 0; distance < distances; distance++)
-        add_pair_gradients(pass, distance, pass->keeps_states || distance);
+    add_pair_gradients(pass, pass->keeps_states);
     if (pass->map->log_scaled) {
         scale_gradient_kernel<<<blocks, threads, 0, pass->stream>>>(at->dq.log_scale, at->dk.log_scale, at->shares,
                                                                     pass->scales.running_max, pass->segment);
@@ -535,7 +461,7 @@ void linear_gpu_backward(const LinearMapGPU *map, floatX *dqkv, const floatX *do
                          const AttentionConfig *config, cudaStream_t stream) {
     Pass pass = make_pass(map, 1, 0, constants, config, stream);
     Segment largest = pass.segment;
-    OutputGradient gradient = {dout, out, saved, denominator_rule(&pass)};
+    OutputGradient gradient = {dout, out, saved, denominator_rule(map, config)};
     lay_out(&pass, work);
     if (map->log_scaled) pass.scales.running_max = saved_running_max((float *)saved, config);
     for (int sequence = 0; sequence < config->B; sequence += largest.sequences)
@@ -633,34 +559,6 @@ static void step_pending(Pass *pass, floatX *out, float *cache, int pos, const f
     if (first + largest.T == PENDING_KEYS) fold_pending(pass, cache, from);
 }
 
-static FeatureCache feature_cache(const LinearMapGPU *map, float *cache, const AttentionConfig *config) {
-    size_t rows = (size_t)config->NH * config->max_T;
-    FeatureCache features = {
-        cache,        cache + rows * map->outer, cache + rows * (map->outer + map->inner), NULL, map->outer, map->inner,
-        config->max_T};
-    return features;
-}
-
-// Squared maps: the keys' features go to the cache, then every query looks at all that is there.
-static void step_cached(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
-    Buffers *at = &pass->at;
-    Segment largest = pass->segment;
-    FeatureCache features = feature_cache(pass->map, cache, pass->config);
-    unsigned threads = (unsigned)parts_of(largest.columns, 32) * 32;
-    for (int head = 0; head < largest.NH; head += largest.heads) {
-        select_group(pass, &largest, head, 0);
-        size_t rows = segment_rows(pass->segment);
-        load(pass, qkv, 1);
-        cache_keys_kernel<<<linear_row_blocks(rows), linear_row_threads(), 0, pass->stream>>>(
-            features, at->k, at->values, pos, pass->segment);
-        launch_check();
-        attend_cached_kernel<<<(unsigned)rows, threads, threads * sizeof(float), pass->stream>>>(
-            at->numerator, features, at->q, pos, pass->segment);
-        launch_check();
-        write_outputs(pass, out, NULL);
-    }
-}
-
 // The pass for n positions of one sequence. Its chunks and segments are those of `config`, or smaller: work_size covers
 // them.
 static Pass make_step(const LinearMapGPU *map, int n, AttentionConfig *one, const float *constants,
@@ -675,21 +573,17 @@ static Pass make_step(const LinearMapGPU *map, int n, AttentionConfig *one, cons
     return pass;
 }
 
-typedef void Step(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv);
-
 void linear_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos, int n, const floatX *qkv,
                      const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream) {
     for (int row = 0, rows; row < n; row += rows) {
         int column = (pos + row) % PENDING_KEYS, left = n - row;
         int is_whole = column == 0 && left >= PENDING_KEYS; // begins with a whole tile
         rows = is_whole ? left - left % PENDING_KEYS : min_int(left, PENDING_KEYS - column);
-        if (map->squared_inner) rows = n;
         AttentionConfig one = *config;
         Pass pass = make_step(map, rows, &one, constants, stream);
         pass.segment.position = pos + row;
         lay_out(&pass, work);
-        Step *step = map->squared_inner ? step_cached : is_whole ? step_tiles : step_pending;
-        step(&pass, out + (size_t)row * config->C, cache, pos + row, qkv + (size_t)row * 3 * config->C);
+        (is_whole ? step_tiles : step_pending)(&pass, out + (size_t)row * config->C, cache, pos + row, qkv + (size_t)row * 3 * config->C);
     }
 }
 
@@ -711,18 +605,9 @@ size_t linear_gpu_work_size(const LinearMapGPU *map, const AttentionConfig *conf
     return largest;
 }
 
-// The states and log scales of all heads and PENDING_KEYS pending keys of each; or the features of max_T keys.
+// The states and log scales of all heads and PENDING_KEYS pending keys of each.
 size_t linear_gpu_cache_size(const LinearMapGPU *map, const AttentionConfig *config) {
     size_t NH = (size_t)config->NH, features = map->outer + (map->log_scaled ? 0 : map->inner);
     size_t key = features + value_columns(config->HS) + (map->log_scaled ? 1 : 0);
-    if (map->squared_inner) return NH * config->max_T * key;
     return NH * (state_size(map, config->HS) + (map->log_scaled ? 1 : 0) + PENDING_KEYS * key);
-}
-
-// A map that decodes from cached features has a thread for each column of a value.
-int linear_gpu_check(const LinearMapGPU *map, const AttentionConfig *config, char *why, size_t size) {
-    const int most = 1016;
-    if (!map->squared_inner || config->HS <= most) return 0;
-    snprintf(why, size, "heads of size %d, with poly exact the GPU takes at most %d; use more heads", config->HS, most);
-    return -1;
 }

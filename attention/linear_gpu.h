@@ -42,9 +42,9 @@ typedef struct {      // features of queries or keys, or their gradients, row af
 } LinearFeaturesGPU;
 
 typedef struct {
-    int outer, inner, tape;                                // widths
-    int fixed_inner, squared_inner, log_scaled, is_signed; // as in linear.h
-    size_t packed_size;                                    // per head
+    int outer, inner, tape;                 // widths
+    int fixed_inner, log_scaled, is_signed; // as in linear.h
+    size_t packed_size;                     // per head
     // Rearranges the constants of `heads` heads as the other two want them. NULL: there is nothing to rearrange.
     void (*pack)(float *packed, const float *constants, int first_head, int heads, const AttentionConfig *config,
                  cudaStream_t stream);
@@ -56,7 +56,7 @@ typedef struct {
                      const float *packed, const float *constants, const AttentionConfig *config, cudaStream_t stream);
 } LinearMapGPU;
 
-// ---- what mechanisms and core share
+// ---- what mechanisms and cores share
 
 typedef struct { // one factor of a batch of products: a row-major matrix each
     const float *at;
@@ -73,6 +73,11 @@ typedef struct { // the size of a batch of products: (rows, columns) = (rows, de
 // when `tensor_cores`.
 void linear_gpu_multiply(float *out, int stride, size_t step, LinearOperand left, LinearOperand right,
                          LinearProduct size, float factor, int accumulate, int tensor_cores, cudaStream_t stream);
+
+// Whether the products of a map's features may be rounded so.
+static inline int uses_tensor_cores(const LinearMapGPU *map) {
+    return sizeof(floatX) == 2 && !map->is_signed; // sums of signed scores cancel: they need all digits
+}
 
 // out (rows, width; leading dimension `stride`) = factor * x (rows, HS) times each head's own matrix (HS, width), or
 // times the transpose of (width, HS). In full float precision: exponents need their digits.
@@ -119,7 +124,6 @@ void linear_gpu_backward(const LinearMapGPU *map, floatX *dqkv, const floatX *do
                          const AttentionConfig *config, cudaStream_t stream);
 void linear_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos, int n, const floatX *qkv,
                      const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream);
-int linear_gpu_check(const LinearMapGPU *map, const AttentionConfig *config, char *why, size_t size);
 
 void linear_gpu_collect_floored_rows(cudaStream_t stream);
 
@@ -128,43 +132,43 @@ void linear_gpu_collect_floored_rows(cudaStream_t stream);
 enum { LINEAR_SEGMENT_NUMBERS = 1 << 26 };
 extern size_t linear_gpu_segment_numbers;
 
-// Defines attention_gpu_NAME from `LinearMapGPU map_of(const AttentionConfig *)`.
-#define LINEAR_GPU_ATTENTION(name, map_of)                                                                             \
+// Defines attention_gpu_NAME from `LinearMapGPU map_of(const AttentionConfig *)`. CORE(forward) is the function of that
+// name of the core that has `config`; likewise the others.
+#define MAPPED_GPU_ATTENTION(name, map_of, CORE)                                                                       \
     static size_t saved_size(const AttentionConfig *config) {                                                          \
         LinearMapGPU map = map_of(config);                                                                             \
-        return linear_gpu_saved_size(&map, config);                                                                    \
+        return CORE(saved_size)(&map, config);                                                                         \
     }                                                                                                                  \
     static size_t work_size(const AttentionConfig *config) {                                                           \
         LinearMapGPU map = map_of(config);                                                                             \
-        return linear_gpu_work_size(&map, config);                                                                     \
+        return CORE(work_size)(&map, config);                                                                          \
     }                                                                                                                  \
     static size_t cache_size(const AttentionConfig *config) {                                                          \
         LinearMapGPU map = map_of(config);                                                                             \
-        return linear_gpu_cache_size(&map, config);                                                                    \
+        return CORE(cache_size)(&map, config);                                                                         \
     }                                                                                                                  \
     static void forward(floatX *out, float *saved, const floatX *qkv, const float *constants, float *work,             \
                         const AttentionConfig *config, cudaStream_t stream) {                                          \
         LinearMapGPU map = map_of(config);                                                                             \
-        linear_gpu_forward(&map, out, saved, qkv, constants, work, config, stream);                                    \
+        CORE(forward)(&map, out, saved, qkv, constants, work, config, stream);                                         \
     }                                                                                                                  \
     static void backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out, const float *saved,   \
                          const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream) {    \
         LinearMapGPU map = map_of(config);                                                                             \
-        linear_gpu_backward(&map, dqkv, dout, qkv, out, saved, constants, work, config, stream);                       \
+        CORE(backward)(&map, dqkv, dout, qkv, out, saved, constants, work, config, stream);                            \
     }                                                                                                                  \
     static void step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants,             \
                      float *work, const AttentionConfig *config, cudaStream_t stream) {                                \
         LinearMapGPU map = map_of(config);                                                                             \
-        linear_gpu_step(&map, out, cache, pos, n, qkv, constants, work, config, stream);                               \
-    }                                                                                                                  \
-    static int check(const AttentionConfig *config, char *why, size_t size) {                                          \
-        LinearMapGPU map = map_of(config);                                                                             \
-        return linear_gpu_check(&map, config, why, size);                                                              \
+        CORE(step)(&map, out, cache, pos, n, qkv, constants, work, config, stream);                                    \
     }                                                                                                                  \
     extern "C" const Attention attention_##name;                                                                       \
     extern const AttentionGPU attention_gpu_##name;                                                                    \
     const AttentionGPU attention_gpu_##name = {                                                                        \
         &attention_##name, saved_size, work_size, cache_size, forward,                                                 \
-        backward,          step,       check,     NULL,       linear_gpu_collect_floored_rows}
+        backward,          step,       NULL,      NULL,       linear_gpu_collect_floored_rows}
+
+#define LINEAR_CORE(function)              linear_gpu_##function
+#define LINEAR_GPU_ATTENTION(name, map_of) MAPPED_GPU_ATTENTION(name, map_of, LINEAR_CORE)
 
 #endif

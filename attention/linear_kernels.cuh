@@ -2,47 +2,9 @@
 #ifndef ATTENTION_LINEAR_KERNELS_CUH
 #define ATTENTION_LINEAR_KERNELS_CUH
 
-#include "linear_gpu.h"
+#include "linear_rows.cuh"
 
 #include <math.h>
-
-// ---- which rows
-
-typedef struct { // the rows of a segment, ordered by (head, sequence, chunk, row of the chunk)
-    int heads, sequences, first_head, first_sequence;
-    int chunk, chunks; // rows of a chunk, chunks of each sequence
-    int start;         // the segment's first row in its sequence
-    int position;      // of row 0 of a sequence: when decoding, what came before
-    int T;             // rows of a sequence
-    int NH, HS;
-    int columns; // of an extended value (v, 1): HS + 1 filled up with zeros to a multiple of 8
-} Segment;
-
-typedef struct { // one row of a segment
-    int head, sequence;
-    size_t task; // one head of one sequence: sequence * NH + head
-    int t;       // in its sequence; at T or above there is no such row
-} Place;
-
-__device__ static inline Place place_of(Segment segment, size_t row) {
-    size_t length = (size_t)segment.chunk * segment.chunks, local_task = row / length;
-    Place place;
-    place.head = segment.first_head + (int)(local_task / segment.sequences);
-    place.sequence = segment.first_sequence + (int)(local_task % segment.sequences);
-    place.task = (size_t)place.sequence * segment.NH + place.head;
-    place.t = segment.start + (int)(row % length);
-    return place;
-}
-
-__host__ __device__ static inline size_t segment_rows(Segment segment) {
-    return (size_t)segment.heads * segment.sequences * segment.chunks * segment.chunk;
-}
-
-// Where the head of a row begins in a tensor (sequence, t, parts * C): q, k, v are parts 0, 1, 2 of qkv.
-__device__ static inline size_t head_at(Segment segment, Place place, int part, int parts) {
-    size_t C = (size_t)segment.NH * segment.HS, row = (size_t)place.sequence * segment.T + place.t;
-    return (row * parts + part) * C + (size_t)place.head * segment.HS;
-}
 
 // ---- scales of log_scaled maps
 
@@ -61,124 +23,6 @@ __device__ static inline float scale_before(Scales scales, Segment segment, size
 // exp(difference) for differences that are above 0 only where the result does not matter. NaN stays NaN.
 __device__ static inline float scale_factor(float difference) {
     return expf(difference > 0 ? 0.0f : difference);
-}
-
-// ---- rows in and out
-
-// As range.h's `limited_input`.
-__device__ static inline float as_input(floatX number) {
-    const float most = LARGEST_INPUT, x = to_float(number), below = x > most ? most : x;
-    return (below < -most ? -most : below) + (x - x);
-}
-
-// q and k (rows, HS), extended values (rows, columns). q may be NULL.
-__global__ static void load_kernel(float *q, float *k, float *values, const floatX *qkv, Segment segment) {
-    size_t row = linear_row();
-    if (row >= segment_rows(segment)) return;
-    Place place = place_of(segment, row);
-    int HS = segment.HS, inside = place.t < segment.T;
-    for (int c = threadIdx.x; c < HS; c += LINEAR_LANES) {
-        if (q) q[row * HS + c] = inside ? as_input(qkv[head_at(segment, place, 0, 3) + c]) : 0.0f;
-        k[row * HS + c] = inside ? as_input(qkv[head_at(segment, place, 1, 3) + c]) : 0.0f;
-    }
-    for (int c = threadIdx.x; c < segment.columns; c += LINEAR_LANES) {
-        float value = c == HS ? 1.0f : 0.0f;
-        if (c < HS && inside) value = as_input(qkv[head_at(segment, place, 2, 3) + c]);
-        values[row * segment.columns + c] = inside ? value : 0.0f;
-    }
-}
-
-__global__ static void store_gradient_kernel(floatX *dqkv, const float *dq, const float *dk, const float *d_values,
-                                             Segment segment) {
-    size_t row = linear_row();
-    if (row >= segment_rows(segment)) return;
-    Place place = place_of(segment, row);
-    int HS = segment.HS;
-    if (place.t >= segment.T) return;
-    for (int c = threadIdx.x; c < HS; c += LINEAR_LANES) {
-        dqkv[head_at(segment, place, 0, 3) + c] = from_float<floatX>(dq[row * HS + c]);
-        dqkv[head_at(segment, place, 1, 3) + c] = from_float<floatX>(dk[row * HS + c]);
-        dqkv[head_at(segment, place, 2, 3) + c] = from_float<floatX>(d_values[row * segment.columns + c]);
-    }
-}
-
-// ---- denominators
-
-typedef struct {
-    float delta;
-    int clamp, is_signed;
-} DenominatorRule;
-
-// What the numerator is divided by: the sum plus delta; a negative sum is kept away from zero instead. NaN stays NaN.
-__device__ static inline float stabilised(float z, DenominatorRule rule) {
-    if (rule.clamp) return z < rule.delta ? rule.delta : z;
-    if (rule.is_signed && z < 0) return z > -rule.delta ? -rule.delta : z;
-    return z + rule.delta;
-}
-
-// Whether the floor has taken the place of a row's sum.
-__device__ static inline int is_floored(float g, DenominatorRule rule) {
-    return rule.clamp ? g <= rule.delta : rule.is_signed && g == -rule.delta;
-}
-
-// Rows of signed maps whose sum was negative or floored, since the program started; a whole number: the order in which
-// threads add to it does not matter.
-__device__ static unsigned long long floored_rows;
-
-// numerator (rows, columns), with the sum in column HS -> out; `denominators` (B * NH, T) may be NULL.
-__global__ static void output_kernel(floatX *out, float *denominators, const float *numerator, DenominatorRule rule,
-                                     Segment segment) {
-    size_t row = linear_row();
-    if (row >= segment_rows(segment)) return;
-    Place place = place_of(segment, row);
-    if (place.t >= segment.T) return;
-    const float *sums = numerator + row * segment.columns;
-    float g = stabilised(sums[segment.HS], rule);
-    floatX *to = out + head_at(segment, place, 0, 1);
-    for (int c = threadIdx.x; c < segment.HS; c += LINEAR_LANES) to[c] = from_float<floatX>(sums[c] / g);
-    if (denominators && threadIdx.x == 0) denominators[place.task * segment.T + place.t] = g;
-    int is_doubtful = rule.is_signed && (sums[segment.HS] < 0 || is_floored(g, rule));
-    if (threadIdx.x == 0 && is_doubtful) atomicAdd(&floored_rows, 1ull);
-}
-
-// ---- the incoming gradient
-
-typedef struct {
-    const floatX *dout, *out;  // (B, T, C)
-    const float *denominators; // (B * NH, T)
-    DenominatorRule rule;
-} OutputGradient;
-
-// <dout, out> of one row, by a whole warp
-__device__ static inline float output_dot(OutputGradient gradient, Segment segment, Place place) {
-    size_t at = head_at(segment, place, 0, 1);
-    float dot = 0;
-    for (int c = threadIdx.x; c < segment.HS; c += LINEAR_LANES)
-        dot += to_float(gradient.dout[at + c]) * to_float(gradient.out[at + c]);
-    return linear_warp_sum(dot);
-}
-
-// The gradient of a row's sum.
-__device__ static inline float sum_gradient(float dot, float g, DenominatorRule rule) {
-    return is_floored(g, rule) ? 0.0f : -dot / g;
-}
-
-// gamma (rows, columns): the gradient of the numerator, and in column HS that of the sum.
-__global__ static void load_output_gradient_kernel(float *gamma, OutputGradient gradient, Segment segment) {
-    size_t row = linear_row();
-    if (row >= segment_rows(segment)) return;
-    Place place = place_of(segment, row);
-    float *to = gamma + row * segment.columns, g = 1, beta = 0;
-    int inside = place.t < segment.T;
-    if (inside) {
-        g = gradient.denominators[place.task * segment.T + place.t];
-        beta = sum_gradient(output_dot(gradient, segment, place), g, gradient.rule);
-    }
-    for (int c = threadIdx.x; c < segment.columns; c += LINEAR_LANES) {
-        float value = c == segment.HS ? beta : 0.0f;
-        if (c < segment.HS && inside) value = to_float(gradient.dout[head_at(segment, place, 0, 1) + c]) / g;
-        to[c] = value;
-    }
 }
 
 // ---- log_scaled maps
@@ -311,61 +155,47 @@ __global__ static void scan_kernel(float *states, const float *carry_in, float *
 
 // ---- pairs of rows
 
-typedef struct {      // scores (chunks of all heads, chunk, chunk) of queries with the keys `distance` chunks before
+typedef struct {      // scores (chunks of all heads, chunk, chunk) of queries with the keys of their chunk
     float *outer;     // <outer, outer>
     float *inner;     // <inner, inner>, NULL if there is no inner factor
     float *d;         // the gradient of the scores; backward only
-    int distance;     // 0, or anything for squared maps
-    int squared;      // the inner factor is squared
     float *log_scale; // (rows) of the keys of a log_scaled map, or NULL
     Scales scales;
 } PairScores;
 
 __device__ static inline float pair_factor(PairScores pairs, size_t at, size_t key_row, float largest) {
     if (pairs.log_scale) return scale_factor(pairs.log_scale[key_row] - largest);
-    if (!pairs.inner) return 1;
-    return pairs.squared ? pairs.inner[at] * pairs.inner[at] : pairs.inner[at];
-}
-
-// Whether the query of a row may see key j of the chunk at `distance`. Pairs of two different tasks are computed too,
-// as the price of one batch for all chunks, and are dropped here.
-__device__ static inline int is_visible(PairScores pairs, Segment segment, size_t row, int j) {
-    int t = (int)(row % ((size_t)segment.chunk * segment.chunks)), i = t % segment.chunk;
-    return t / segment.chunk >= pairs.distance && (pairs.distance || j <= i);
+    return pairs.inner ? pairs.inner[at] : 1.0f;
 }
 
 // outer becomes the scores, 0 for keys that the query does not see.
 __global__ static void score_kernel(PairScores pairs, Segment segment) {
-    int chunk = segment.chunk;
-    size_t row = linear_row() + (size_t)pairs.distance * chunk;
+    size_t row = linear_row();
     if (row >= segment_rows(segment)) return;
     Place place = place_of(segment, row);
-    size_t first_key = (row / chunk - pairs.distance) * chunk;
+    int chunk = segment.chunk, own = (int)(row % chunk);
     float largest = pairs.log_scale ? scale_before(pairs.scales, segment, place.task, place.t + 1) : 0.0f;
     for (int j = threadIdx.x; j < chunk; j += LINEAR_LANES) {
         size_t at = row * chunk + j;
-        float score = pairs.outer[at] * pair_factor(pairs, at, first_key + j, largest);
-        pairs.outer[at] = is_visible(pairs, segment, row, j) ? score : 0.0f;
+        float score = pairs.outer[at] * pair_factor(pairs, at, row - own + j, largest);
+        pairs.outer[at] = j <= own ? score : 0.0f;
     }
 }
 
 // The same, and what reaches each factor: d becomes that of <outer, outer>, inner that of <inner, inner>.
 __global__ static void score_gradient_kernel(PairScores pairs, Segment segment) {
-    int chunk = segment.chunk;
-    size_t row = linear_row() + (size_t)pairs.distance * chunk;
+    size_t row = linear_row();
     if (row >= segment_rows(segment)) return;
     Place place = place_of(segment, row);
-    size_t first_key = (row / chunk - pairs.distance) * chunk;
+    int chunk = segment.chunk, own = (int)(row % chunk);
     float largest = pairs.log_scale ? scale_before(pairs.scales, segment, place.task, place.t + 1) : 0.0f;
     for (int j = threadIdx.x; j < chunk; j += LINEAR_LANES) {
         size_t at = row * chunk + j;
-        int visible = is_visible(pairs, segment, row, j);
-        float outer = pairs.outer[at], d = pairs.d[at], factor = pair_factor(pairs, at, first_key + j, largest);
+        int visible = j <= own;
+        float outer = pairs.outer[at], d = pairs.d[at], factor = pair_factor(pairs, at, row - own + j, largest);
         pairs.outer[at] = visible ? outer * factor : 0.0f;
         pairs.d[at] = visible ? d * factor : 0.0f;
-        if (!pairs.inner) continue;
-        float slope = pairs.squared ? 2 * pairs.inner[at] : 1.0f;
-        pairs.inner[at] = visible ? d * outer * slope : 0.0f;
+        if (pairs.inner) pairs.inner[at] = visible ? d * outer : 0.0f;
     }
 }
 
@@ -506,40 +336,6 @@ __global__ static void fold_scale_kernel(float *scales, DecodeCache cache, int N
 __global__ static void keep_scale_kernel(float *kept, const float *running_max, int NH, int n) {
     int head = blockIdx.x * blockDim.x + threadIdx.x;
     if (head < NH) kept[head] = running_max[(size_t)head * n + n - 1];
-}
-
-// ---- decoding of squared maps: all keys stay in the cache
-
-__device__ static inline float dot_product(const float *a, const float *b, int n) {
-    float sum = 0;
-    for (int i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
-}
-
-// numerator (rows, columns) of each query over the cached keys up to its own. A block per row, with a thread for each
-// column at least: in turns its threads have a key each and a column each.
-__global__ static void attend_cached_kernel(float *numerator, FeatureCache cache, LinearFeaturesGPU q, int pos,
-                                            Segment segment) {
-    extern __shared__ float scores[]; // (threads)
-    int thread = threadIdx.x, threads = blockDim.x, columns = segment.columns;
-    size_t row = blockIdx.x;
-    Place place = place_of(segment, row);
-    int keys = place.t < segment.T ? pos + place.t + 1 : 0;
-    const float *q_outer = q.outer + row * cache.outers, *q_inner = q.inner + row * cache.inners;
-    float sum = 0;
-    for (int from = 0; from < keys; from += threads) {
-        int count = min(threads, keys - from);
-        size_t key = (size_t)place.head * cache.rows + from, own = key + thread;
-        if (thread < count) {
-            float inner = dot_product(q_inner, cache.inner + own * cache.inners, cache.inners);
-            scores[thread] = inner * inner * dot_product(q_outer, cache.outer + own * cache.outers, cache.outers);
-        }
-        __syncthreads();
-        for (int j = 0; j < count && thread < columns; j++)
-            sum += scores[j] * cache.values[(key + j) * columns + thread];
-        __syncthreads();
-    }
-    if (thread < columns) numerator[row * columns + thread] = sum;
 }
 
 #endif

@@ -1,6 +1,7 @@
 // slay on the GPU: the features of slay_features.c. Vectors are brought to unit length, projected once by everything
 // the map needs, and what follows is pointwise in the projections.
 #include "linear_gpu.h"
+#include "pairs_gpu.h"
 
 #include <math.h>
 
@@ -32,6 +33,11 @@ static Shape shape_of(const AttentionConfig *config) {
     if (poly == POLY_MACLAURIN || poly == POLY_TENSORSKETCH) shape.projections += 2 * P;
     shape.factor = (config->scale_features ? scale : 1) / sqrtf((float)P);
     return shape;
+}
+
+// Whether there are polynomial features; the exact polynomial is formed pair by pair, from the unit vectors.
+static int has_polynomial(const Shape *shape) {
+    return shape->poly != POLY_NONE && shape->poly != POLY_EXACT;
 }
 
 typedef struct {         // the tape
@@ -214,12 +220,7 @@ static void whiten(float *out, const float *in, const float *whitening, int tran
 static void polynomial_features(const LinearFeaturesGPU *features, Tape tape, const float *whitening,
                                 const Shape *shape, LinearRowsGPU rows, cudaStream_t stream) {
     size_t n = linear_row_count(rows);
-    if (shape->poly == POLY_NONE) return;
-    if (shape->poly == POLY_EXACT) {
-        cuda_check(cudaMemcpyAsync(features->inner, features->x, n * shape->HS * sizeof(float),
-                                   cudaMemcpyDeviceToDevice, stream));
-        return;
-    }
+    if (!has_polynomial(shape)) return;
     float *inner = shape->poly == POLY_NYSTROM ? tape.spare : features->inner;
     polynomial_kernel<<<linear_row_blocks(n), linear_row_threads(), 0, stream>>>(inner, tape.projected, *shape, n);
     launch_check();
@@ -230,7 +231,7 @@ static void polynomial_gradient(const LinearFeaturesGPU *d, Tape tape, const flo
                                 LinearRowsGPU rows, cudaStream_t stream) {
     size_t n = linear_row_count(rows);
     dim3 blocks = linear_row_blocks(n), threads = linear_row_threads();
-    if (shape->poly == POLY_NONE || shape->poly == POLY_EXACT) return;
+    if (!has_polynomial(shape)) return;
     if (shape->poly == POLY_TENSORSKETCH) {
         sketch_gradient_kernel<<<blocks, threads, 0, stream>>>(tape.projected, tape.spare, d->inner, *shape, n);
     } else {
@@ -272,13 +273,11 @@ static void slay_gradient(const LinearFeaturesGPU *d, const LinearFeaturesGPU *f
     size_t n = linear_row_count(rows);
     dim3 blocks = linear_row_blocks(n), threads = linear_row_threads();
     Tape tape = tape_at(features->tape, &shape, n);
-    int is_exact = shape.poly == POLY_EXACT; // its inner features are the unit vectors themselves
+    int is_exact = shape.poly == POLY_EXACT; // then d->x has what comes from the unit vectors' own products
     exponential_gradient_kernel<<<blocks, threads, 0, stream>>>(tape.projected, d->outer, features->outer, constants,
                                                                 shape, n);
     launch_check();
     polynomial_gradient(d, tape, constants.whitening, &shape, rows, stream);
-    if (is_exact)
-        cuda_check(cudaMemcpyAsync(d->x, d->inner, n * shape.HS * sizeof(float), cudaMemcpyDeviceToDevice, stream));
     linear_gpu_project(d->x, shape.HS, tape.projected, shape.projections, projection_of(packed, &shape, 0), shape.HS,
                        shape.projections, rows, 1, is_exact, stream);
     normalise_gradient_kernel<<<blocks, threads, 0, stream>>>(d->x, features->x, tape.inverse_norm, shape.HS, n);
@@ -290,9 +289,8 @@ static LinearMapGPU slay_gpu_map(const AttentionConfig *config) {
     int poly = shape.poly;
     LinearMapGPU map = {};
     map.outer = shape.RM;
-    map.inner = poly == POLY_NONE ? 0 : poly == POLY_EXACT ? shape.HS : shape.P;
+    map.inner = has_polynomial(&shape) ? shape.P : 0;
     map.tape = 1 + shape.projections + shape.spare;
-    map.squared_inner = poly == POLY_EXACT;
     map.is_signed = poly == POLY_NYSTROM || poly == POLY_MACLAURIN || poly == POLY_TENSORSKETCH;
     map.packed_size = (size_t)shape.projections * shape.HS;
     map.pack = slay_pack;
@@ -300,4 +298,6 @@ static LinearMapGPU slay_gpu_map(const AttentionConfig *config) {
     map.gradient = slay_gradient;
     return map;
 }
-LINEAR_GPU_ATTENTION(slay, slay_gpu_map);
+
+#define SLAY_CORE(function) (slay_polynomial(config) == POLY_EXACT ? pairs_gpu_##function : linear_gpu_##function)
+MAPPED_GPU_ATTENTION(slay, slay_gpu_map, SLAY_CORE);

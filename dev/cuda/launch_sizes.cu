@@ -16,7 +16,6 @@ int main(void) {
     printf("decode<.*> %d 0\n", (int)DECODE_THREADS);
     printf("prepare %d 0\n", (int)PREPARE_THREADS);
     printf("combine<.*> %d 0\n", (int)LARGEST_HEAD);
-    printf("attend_cached_kernel %d %zu\n", 64, 64 * sizeof(float)); // with heads of 32 channels
     print_sizes<32>(), print_sizes<64>(), print_sizes<128>();
     return 0;
 }

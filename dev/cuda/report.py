@@ -171,7 +171,7 @@ ARITHMETIC = {
     "expand_kernel": (4, 1 / 3), "contract_kernel": (4, 1), "scan_kernel": (4, 0.5), "score_kernel": (4, 0.5),
     "score_gradient_kernel": (4, 0.7), "decode_kernel": (4, 1), "running_max_kernel": (4, 1), "relative_scale_kernel": (4, 4),
     "scale_shares_kernel": (2, 1), "scale_gradient_kernel": (4, 1), "keep_scale_kernel": (4, 0), "cache_keys_kernel": (4, 0),
-    "attend_cached_kernel": (4, 1), "fold_kernel": (4, 1), "fold_scale_kernel": (4, 1),
+    "pair_score_kernel": (4, 1), "pair_gradient_kernel": (4, 1), "fold_kernel": (4, 1), "fold_scale_kernel": (4, 1),
     "uniform_features_kernel": (4, 2), "uniform_gradient_kernel": (4, 0.5),
     "elu_features_kernel": (4, 6), "elu_gradient_kernel": (4, 0.7),
     "cosformer_features_kernel": (4, 1.3), "cosformer_gradient_kernel": (4, 0.5), "relu_kernel": (4, 1),
@@ -405,8 +405,8 @@ def main():
     layer_table(out, args)
     out += ["", "## Registers, shared memory, occupancy", "",
             "Registers, static and dynamic shared memory, and theoretical occupancy (resident threads as a share of the most; in "
-            "brackets what limits them), with the threads and the memory of the launches; attend_cached_kernel's for heads of "
-            "32 channels. Spills, of registers to memory, would stand in bold."]
+            "brackets what limits them), with the threads and the memory of the launches. Spills, of registers to memory, would "
+            "stand in bold."]
     spills = []
     for build in BUILDS:
         out += ["", "### The %s build" % build, ""]
