@@ -21,9 +21,9 @@ static void cosformer_features(LinearFeatures *features, const real *x, LinearRo
     for (int i = 0; i < lanes; i++) features->inner[TILE + i] = real_sin(angle[i]);
 }
 
-static void cosformer_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
-                               const real *packed, const AttentionConfig *config) {
-    (void)packed;
+static void cosformer_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
+                               LinearRows rows, const real *packed, const AttentionConfig *config) {
+    (void)d_packed, (void)packed;
     int lanes = tile_lanes(rows.count);
     for (int c = 0; c < config->HS; c++)
         for (int i = 0; i < lanes; i++)

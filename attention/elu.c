@@ -17,9 +17,9 @@ static void elu_features(LinearFeatures *features, const real *x, LinearRows row
 }
 
 // The slope is 1 above zero, where phi > 1, and phi itself below.
-static void elu_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
-                         const real *packed, const AttentionConfig *config) {
-    (void)packed;
+static void elu_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
+                         LinearRows rows, const real *packed, const AttentionConfig *config) {
+    (void)d_packed, (void)packed;
     int lanes = tile_lanes(rows.count);
     for (int c = 0; c < config->HS; c++)
         for (int i = 0; i < lanes; i++) {

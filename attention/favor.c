@@ -46,8 +46,9 @@ static void relu_features(LinearFeatures *features, const real *x, LinearRows ro
         }
 }
 
-static void relu_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
-                          const real *packed, const AttentionConfig *config) {
+static void relu_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
+                          LinearRows rows, const real *packed, const AttentionConfig *config) {
+    (void)d_packed;
     int lanes = tile_lanes(rows.count);
     for (int m = 0; m < config->M; m++)
         for (int i = 0; i < lanes; i++)
@@ -89,8 +90,9 @@ static void exp_features(LinearFeatures *features, const real *x, LinearRows row
             features->outer[m * TILE + i] = coefficient * real_exp(features->outer[m * TILE + i] - maximum[i]);
 }
 
-static void exp_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
-                         const real *packed, const AttentionConfig *config) {
+static void exp_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
+                         LinearRows rows, const real *packed, const AttentionConfig *config) {
+    (void)d_packed;
     int lanes = tile_lanes(rows.count), HS = config->HS;
     ExpTape tape = exp_tape(features, HS);
     real total[TILE] = {0}, scale = 1 / real_sqrt((real)HS);

@@ -35,15 +35,19 @@ struct LinearMap {
     int is_signed;          // scores may be negative: so may sums, which are floored in magnitude and counted
     double feature_cost;    // multiplications per vector, for the flop count and the choice of form
     size_t packed_size;
+    size_t d_packed_size; // maps with trained parameters: of the gradient of what they packed; 0: nothing is trained
     // Rearranges the constants of one head as the other two want them, (packed_size).
     void (*pack)(real *packed, const real *constants, const real *parameters, int head, const AttentionConfig *config);
     // x (HS, TILE) -> features and tape
     void (*features)(LinearFeatures *features, const real *x, LinearRows rows, const real *packed,
                      const AttentionConfig *config);
     // Gradients of features -> dx (HS, TILE), overwritten. `d` may be used as scratch. d->log_scale is the gradient
-    // that reaches a log_scaled map through its scale (only delta sees the scale).
-    void (*gradient)(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows, const real *packed,
-                     const AttentionConfig *config);
+    // that reaches a log_scaled map through its scale (only delta sees the scale). Adds to d_packed (d_packed_size),
+    // the sum over a head of a sequence, what its `count` rows give; lanes past them may hold anything.
+    void (*gradient)(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
+                     const real *packed, const AttentionConfig *config);
+    // Adds what d_packed has gathered to the layer's dparameters, for one head of one sequence after the other.
+    void (*unpack)(real *dparameters, const real *d_packed, int head, const AttentionConfig *config);
 };
 
 size_t linear_saved_size(const LinearMap *map, const AttentionConfig *config);

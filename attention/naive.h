@@ -6,10 +6,13 @@
 #include "attention.h"
 #include "registry.h"
 
-// q, k, v, o: (T, HS) of one head. `constants` are the layer's, in double, laid out as attention_constants says; NULL
-// for mechanisms without any. `head` chooses among those that differ by head.
+#include <math.h>
+
+// q, k, v, o: (T, HS) of one head. `constants` and `parameters` are the layer's, in double, laid out as
+// attention_constants and attention_parameters say; NULL for mechanisms without any. `head` chooses among those that
+// differ by head.
 typedef void NaiveAttention(double *o, const double *q, const double *k, const double *v, const double *constants,
-                            int head, int T, const AttentionConfig *config);
+                            const double *parameters, int head, int T, const AttentionConfig *config);
 
 // naive_softmax, ... A mechanism may lack its twin: the weak symbol is NULL then, which test_registry reports by name.
 #define DECLARE_TWIN(symbol)                                                                                           \
@@ -27,6 +30,15 @@ extern const NaiveTwin naive_quadratic_twins[], naive_linear_twins[]; // end wit
 static inline NaiveAttention *naive_twin(const NaiveTwin *twins, const Attention *attention) {
     while (twins->attention && twins->attention != attention) twins++;
     return twins->naive;
+}
+
+// The factor by which a head's scores fade for every token of distance.
+static inline double naive_decay(const double *parameters, int head, const AttentionConfig *config) {
+    if (config->decay == DECAY_NONE) return 1;
+    if (config->decay == DECAY_LEARNED) return 1 / (1 + exp(-parameters[head]));
+    double shortest = config->decay_shortest, longest = config->decay_longest;
+    double along = config->NH > 1 ? (double)head / (config->NH - 1) : 1;
+    return 1 - 1 / exp(log(shortest) + along * (log(longest) - log(shortest)));
 }
 
 // The features of one vector x (HS) whose products are slay's scores: phi (R, M, P), with fusion tensor and any

@@ -14,15 +14,18 @@ static double stabilised(double z, int is_signed, const AttentionConfig *config)
     return is_signed && z < 0 ? fmin(z, -delta) : z + delta;
 }
 
-// A (T, T): the scores; entries above the diagonal are not looked at
-static void average(double *o, const double *A, const double *v, int T, int is_signed, const AttentionConfig *config) {
+// A (T, T): the scores before they fade with distance; entries above the diagonal are not looked at
+static void average(double *o, const double *A, const double *v, const double *parameters, int head, int T,
+                    int is_signed, const AttentionConfig *config) {
     int d = config->HS;
+    double gamma = naive_decay(parameters, head, config);
     for (int i = 0; i < T; i++) {
         double z = 0;
         for (int c = 0; c < d; c++) o[i * d + c] = 0;
         for (int j = 0; j <= i; j++) {
-            z += A[i * T + j];
-            for (int c = 0; c < d; c++) o[i * d + c] += A[i * T + j] * v[j * d + c];
+            double score = A[i * T + j] * pow(gamma, i - j);
+            z += score;
+            for (int c = 0; c < d; c++) o[i * d + c] += score * v[j * d + c];
         }
         for (int c = 0; c < d; c++) o[i * d + c] /= stabilised(z, is_signed, config);
     }
@@ -50,37 +53,34 @@ static const double *constant_named(const char *name, const double *constants, c
 
 // ---- uniform, elu, cosformer
 
-void naive_uniform(double *o, const double *q, const double *k, const double *v, const double *constants, int head,
-                   int T, const AttentionConfig *config) {
-    (void)q, (void)k, (void)constants, (void)head;
-    int d = config->HS;
-    for (int i = 0; i < T; i++)
-        for (int c = 0; c < d; c++) {
-            double sum = 0;
-            for (int j = 0; j <= i; j++) sum += v[j * d + c];
-            o[i * d + c] = sum / (i + 1);
-        }
+void naive_uniform(double *o, const double *q, const double *k, const double *v, const double *constants,
+                   const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)q, (void)k, (void)constants;
+    double *A = matrix(T, T);
+    for (int i = 0; i < T * T; i++) A[i] = 1;
+    average(o, A, v, parameters, head, T, 0, config);
+    free(A);
 }
 
 static double elu_plus_one(double x) {
     return x > 0 ? x + 1 : exp(x);
 }
 
-void naive_elu(double *o, const double *q, const double *k, const double *v, const double *constants, int head, int T,
-               const AttentionConfig *config) {
-    (void)constants, (void)head;
+void naive_elu(double *o, const double *q, const double *k, const double *v, const double *constants,
+               const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants;
     int d = config->HS;
     double *A = matrix(T, T);
     for (int i = 0; i < T; i++)
         for (int j = 0; j <= i; j++)
             for (int c = 0; c < d; c++) A[i * T + j] += elu_plus_one(q[i * d + c]) * elu_plus_one(k[j * d + c]);
-    average(o, A, v, T, 0, config);
+    average(o, A, v, parameters, head, T, 0, config);
     free(A);
 }
 
-void naive_cosformer(double *o, const double *q, const double *k, const double *v, const double *constants, int head,
-                     int T, const AttentionConfig *config) {
-    (void)constants, (void)head;
+void naive_cosformer(double *o, const double *q, const double *k, const double *v, const double *constants,
+                     const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants;
     int d = config->HS;
     double *A = matrix(T, T);
     for (int i = 0; i < T; i++)
@@ -88,7 +88,7 @@ void naive_cosformer(double *o, const double *q, const double *k, const double *
             for (int c = 0; c < d; c++) A[i * T + j] += fmax(q[i * d + c], 0) * fmax(k[j * d + c], 0);
             A[i * T + j] *= cos(M_PI / 2 * (i - j) / config->max_T);
         }
-    average(o, A, v, T, 0, config);
+    average(o, A, v, parameters, head, T, 0, config);
     free(A);
 }
 
@@ -121,15 +121,15 @@ static double largest(const double *a, int n, double so_far) {
 }
 
 // Every row is divided by exp(largest exponent of the query + largest exponent of any key so far), so that delta
-// stands beside numbers of a known size.
-static void softmax_scores(double *A, const double *q, const double *k, const double *omega, int T,
+// stands beside numbers of a known size. Exponents of keys fade with distance as their scores do.
+static void softmax_scores(double *A, const double *q, const double *k, const double *omega, double log_gamma, int T,
                            const AttentionConfig *config) {
     int d = config->HS, M = config->M;
     double *of_keys = matrix(T, M), *of_query = matrix(1, M), key_scale = -INFINITY;
     for (int i = 0; i < T; i++) {
         softmax_exponents(of_keys + i * M, omega, k + i * d, d, M);
         softmax_exponents(of_query, omega, q + i * d, d, M);
-        key_scale = largest(of_keys + i * M, M, key_scale);
+        key_scale = largest(of_keys + i * M, M, key_scale + log_gamma);
         double scale = largest(of_query, M, -INFINITY) + key_scale;
         for (int j = 0; j <= i; j++)
             for (int m = 0; m < M; m++) A[i * T + j] += exp(of_query[m] + of_keys[j * M + m] - scale) / M;
@@ -138,19 +138,20 @@ static void softmax_scores(double *A, const double *q, const double *k, const do
     free(of_query);
 }
 
-void naive_favor(double *o, const double *q, const double *k, const double *v, const double *constants, int head, int T,
-                 const AttentionConfig *config) {
+void naive_favor(double *o, const double *q, const double *k, const double *v, const double *constants,
+                 const double *parameters, int head, int T, const AttentionConfig *config) {
     int d = config->HS, M = config->M;
     const double *omega = constants + (size_t)head * d * M;
     double *A = matrix(T, T), *of_q = matrix(1, M), *of_k = matrix(1, M);
-    if (config->features == FEATURES_EXP) softmax_scores(A, q, k, omega, T, config);
+    double log_gamma = log(naive_decay(parameters, head, config));
+    if (config->features == FEATURES_EXP) softmax_scores(A, q, k, omega, log_gamma, T, config);
     for (int i = 0; config->features == FEATURES_RELU && i < T; i++)
         for (int j = 0; j <= i; j++) {
             relu_features(of_q, omega, q + i * d, d, M);
             relu_features(of_k, omega, k + j * d, d, M);
             A[i * T + j] = dot(of_q, of_k, M);
         }
-    average(o, A, v, T, 0, config);
+    average(o, A, v, parameters, head, T, 0, config);
     free(A);
     free(of_q);
     free(of_k);
@@ -161,8 +162,8 @@ static void fourier_features(double *phi, const double *omega, const double *bia
     for (int m = 0; m < M; m++) phi[m] = sqrt(2.0 / M) * cos(phi[m] + bias[m]);
 }
 
-void naive_rff(double *o, const double *q, const double *k, const double *v, const double *constants, int head, int T,
-               const AttentionConfig *config) {
+void naive_rff(double *o, const double *q, const double *k, const double *v, const double *constants,
+               const double *parameters, int head, int T, const AttentionConfig *config) {
     int d = config->HS, M = config->M;
     const double *omega = constant_named("omega", constants, &attention_rff, config) + (size_t)head * d * M;
     const double *bias = constant_named("bias", constants, &attention_rff, config) + (size_t)head * M;
@@ -173,7 +174,7 @@ void naive_rff(double *o, const double *q, const double *k, const double *v, con
             fourier_features(of_k, omega, bias, k + j * d, d, M);
             A[i * T + j] = dot(of_q, of_k, M);
         }
-    average(o, A, v, T, 1, config);
+    average(o, A, v, parameters, head, T, 1, config);
     free(A);
     free(of_q);
     free(of_k);
@@ -287,8 +288,8 @@ static double polynomial_score(const double *u, const double *w, const double *c
     return dot(p, r, config->P);
 }
 
-void naive_slay(double *o, const double *q, const double *k, const double *v, const double *constants, int head, int T,
-                const AttentionConfig *config) {
+void naive_slay(double *o, const double *q, const double *k, const double *v, const double *constants,
+                const double *parameters, int head, int T, const AttentionConfig *config) {
     int d = config->HS, RM = config->R * config->M;
     int is_signed = config->fusion == FUSION_TENSOR && config->poly != POLY_ANCHOR && config->poly != POLY_EXACT &&
                     config->poly != POLY_NONE;
@@ -301,7 +302,7 @@ void naive_slay(double *o, const double *q, const double *k, const double *v, co
             exponential_features(E_k, w, constants, head, config);
             A[i * T + j] = dot(E_q, E_k, RM) * polynomial_score(u, w, constants, config);
         }
-    average(o, A, v, T, is_signed, config);
+    average(o, A, v, parameters, head, T, is_signed, config);
     free(A);
     free(E_q);
     free(E_k);

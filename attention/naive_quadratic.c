@@ -32,32 +32,21 @@ static void exponentiate(double *score, int n) {
     for (int j = 0; j < n; j++) score[j] = exp(score[j] - max);
 }
 
-// The logarithm of a head's decay factor, from the layer's trainable numbers or from the ladder of reaches.
-static double log_decay(const double *parameters, int head, const AttentionConfig *config) {
-    if (config->decay == DECAY_NONE) return 0;
-    if (config->decay == DECAY_LEARNED) return -log(1 + exp(-parameters[head]));
-    double shortest = config->decay_shortest, longest = config->decay_longest;
-    double reach = config->NH == 1 ? longest : shortest * pow(longest / shortest, head / (config->NH - 1.0));
-    return log(1 - 1 / reach);
-}
-
 // o (HS) of query i from its scores with the keys 0 .. i.
 static void attend(double *o, double *score, const double *v, int i, const double *parameters, int head, int normalizer,
                    const AttentionConfig *config) {
     int first = config->window > 0 && i >= config->window ? i - config->window + 1 : 0, n = i + 1 - first;
     int is_softmax = normalizer == NORMALIZER_SOFTMAX;
-    for (int j = first; j <= i; j++) {
-        double fade = (i - j) * log_decay(parameters, head, config);
-        score[j] = is_softmax ? score[j] + fade : score[j] * exp(fade);
-    }
+    double log_gamma = log(naive_decay(parameters, head, config));
+    for (int j = first; j <= i; j++)
+        score[j] = is_softmax ? score[j] + (i - j) * log_gamma : score[j] * exp((i - j) * log_gamma);
     if (is_softmax) exponentiate(score + first, n);
     average(o, score + first, v + first * config->HS, n, is_softmax ? 0 : config->delta, config->HS);
 }
 
-// The quadratic mechanisms have no constants; what these twins get in their place are the trainable parameters.
-
-void naive_softmax(double *o, const double *q, const double *k, const double *v, const double *parameters, int head,
-                   int T, const AttentionConfig *config) {
+void naive_softmax(double *o, const double *q, const double *k, const double *v, const double *constants,
+                   const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants;
     int HS = config->HS;
     double *score = memory_allocate(T, sizeof *score, "a row of scores");
     for (int i = 0; i < T; i++) {
@@ -67,8 +56,9 @@ void naive_softmax(double *o, const double *q, const double *k, const double *v,
     free(score);
 }
 
-void naive_yat(double *o, const double *q, const double *k, const double *v, const double *parameters, int head, int T,
-               const AttentionConfig *config) {
+void naive_yat(double *o, const double *q, const double *k, const double *v, const double *constants,
+               const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants;
     int HS = config->HS;
     double *score = memory_allocate(T, sizeof *score, "a row of scores");
     for (int i = 0; i < T; i++) {
@@ -81,8 +71,9 @@ void naive_yat(double *o, const double *q, const double *k, const double *v, con
     free(score);
 }
 
-void naive_yat_spherical(double *o, const double *q, const double *k, const double *v, const double *parameters,
-                         int head, int T, const AttentionConfig *config) {
+void naive_yat_spherical(double *o, const double *q, const double *k, const double *v, const double *constants,
+                         const double *parameters, int head, int T, const AttentionConfig *config) {
+    (void)constants;
     int HS = config->HS;
     double *score = memory_allocate(T, sizeof *score, "a row of scores");
     for (int i = 0; i < T; i++) {

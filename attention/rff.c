@@ -35,8 +35,9 @@ static void rff_features(LinearFeatures *features, const real *x, LinearRows row
     }
 }
 
-static void rff_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
-                         const real *packed, const AttentionConfig *config) {
+static void rff_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
+                         LinearRows rows, const real *packed, const AttentionConfig *config) {
+    (void)d_packed;
     int lanes = tile_lanes(rows.count), HS = config->HS;
     for (int m = 0; m < config->M; m++)
         for (int i = 0; i < lanes; i++) d->outer[m * TILE + i] *= features->tape[m * TILE + i];

@@ -365,8 +365,9 @@ static void slay_features(LinearFeatures *features, const real *x, LinearRows ro
     polynomial_features(features->inner, tape, packed, &shape, lanes);
 }
 
-static void slay_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
-                          const real *packed_base, const AttentionConfig *config) {
+static void slay_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
+                          LinearRows rows, const real *packed_base, const AttentionConfig *config) {
+    (void)d_packed;
     Shape shape = shape_of(config);
     Packed packed = packed_at((real *)packed_base, &shape);
     Tape tape = tape_at(features->tape, &shape);

@@ -105,7 +105,7 @@ static void test_forward_without_saved(void) {
         Case c = make_case(&variants[v], 1, 70, 2, 8);
         run_forward(&c);
         real *out = copy_of(c.out, c.numbers);
-        c.attention->forward(c.out, NULL, c.qkv, c.constants, NULL, c.work, &c.config);
+        c.attention->forward(c.out, NULL, c.qkv, c.constants, c.parameters, c.work, &c.config);
         CHECK_VARIANT(c.variant, memcmp(c.out, out, c.numbers * sizeof(real)) == 0);
         free(out);
         free_case(&c);
@@ -121,10 +121,9 @@ static void test_decoding_equals_forward(void) {
             int C = c.config.C, done = prefills[p];
             real *cache = test_buffer(c.attention->cache_size(&c.config)), *out = test_buffer(c.numbers);
             run_forward(&c);
-            if (done) c.attention->step(out, cache, 0, done, c.qkv, c.constants, NULL, c.work, &c.config);
+            if (done) run_step(&c, out, cache, 0, done, c.qkv);
             for (int t = done; t < c.config.T; t++)
-                c.attention->step(out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C, c.constants, NULL, c.work,
-                                  &c.config);
+                run_step(&c, out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C);
             if (!c.variant->is_signed) CHECK_VARIANT(c.variant, difference(out, c.out, c.numbers) < 1e-5);
             free(cache);
             free(out);
@@ -218,9 +217,9 @@ static void check_bad_number(Case *c, size_t row, size_t part, real bad) {
     fill_inputs(c);
     c->qkv[row * 3 * C + part * C + 3] = bad;
     run_backward(c);
-    c->attention->step(stepped, cache, 0, 70, c->qkv, c->constants, NULL, c->work, &c->config);
+    run_step(c, stepped, cache, 0, 70, c->qkv);
     for (size_t t = 70; t < T; t++)
-        c->attention->step(stepped + t * C, cache, (int)t, 1, c->qkv + t * 3 * C, c->constants, NULL, c->work, &c->config);
+        run_step(c, stepped + t * C, cache, (int)t, 1, c->qkv + t * 3 * C);
     for (size_t t = row; t < last; t++)
         CHECK_VARIANT(c->variant, !all_finite(c->out + t * C, C) && !all_finite(stepped + t * C, C));
     CHECK_VARIANT(c->variant, !all_finite(c->dqkv + row * 3 * C, 3 * C));
@@ -318,12 +317,12 @@ static void test_constants_depend_on_seed_and_layer_alone(void) {
             CHECK(c.constant_count == 0);
         } else {
             c.config.T = 99; // shapes of the batch do not matter
-            attention_draw(c.attention, c.constants, NULL, 0, &c.config);
+            attention_draw(c.attention, c.constants, c.parameters, 0, &c.config);
             CHECK_VARIANT(c.variant, memcmp(first, c.constants, c.constant_count * sizeof(real)) == 0);
-            attention_draw(c.attention, c.constants, NULL, 1, &c.config);
+            attention_draw(c.attention, c.constants, c.parameters, 1, &c.config);
             CHECK_VARIANT(c.variant, memcmp(first, c.constants, c.constant_count * sizeof(real)) != 0);
             c.config.seed = 8;
-            attention_draw(c.attention, c.constants, NULL, 0, &c.config);
+            attention_draw(c.attention, c.constants, c.parameters, 0, &c.config);
             CHECK_VARIANT(c.variant, memcmp(first, c.constants, c.constant_count * sizeof(real)) != 0);
         }
         free(first);
@@ -361,7 +360,7 @@ static void test_random_features_estimate_their_kernels(void) {
     const Attention *favor = attention_find("favor");
     Case c = {.attention = favor, .config = config, .numbers = 2 * D};
     c.qkv = test_buffer(6 * D), c.out = test_buffer(2 * D), c.constants = test_buffer((size_t)D * M);
-    attention_draw(favor, c.constants, NULL, 0, &c.config);
+    attention_draw(favor, c.constants, c.parameters, 0, &c.config);
     double dots[2] = {0, 0};
     for (int i = 0; i < 6 * D; i++) c.qkv[i] = (real)(0.4 * random_normal(4, (uint64_t)i));
     for (int i = 0; i < D; i++) { // v = 0 for the first key and 1 for the second: the output is the second's share

@@ -19,8 +19,8 @@ typedef struct {
     const Attention *attention;
     AttentionConfig config;
     size_t numbers; // of out; qkv has three times as many
-    real *qkv, *dqkv, *out, *dout, *saved, *work, *constants;
-    size_t constant_count;
+    real *qkv, *dqkv, *out, *dout, *saved, *work, *constants, *parameters, *dparameters;
+    size_t constant_count, parameter_count;
 } Case;
 
 static inline real *test_buffer(size_t n) {
@@ -51,20 +51,24 @@ static inline Case make_case(const Variant *variant, int B, int T, int NH, int H
               .numbers = (size_t)B * T * NH * HS};
     AttentionTensor list[ATTENTION_TENSORS_MAX];
     attention_constants(c.attention, &c.config, list, &c.constant_count);
+    attention_parameters(c.attention, &c.config, list, &c.parameter_count);
     c.qkv = test_buffer(3 * c.numbers);
     c.dqkv = test_buffer(3 * c.numbers);
     c.out = test_buffer(c.numbers);
     c.dout = test_buffer(c.numbers);
     c.saved = test_buffer(c.attention->saved_size(&c.config));
     c.constants = test_buffer(c.constant_count);
+    c.parameters = test_buffer(c.parameter_count);
+    c.dparameters = test_buffer(c.parameter_count);
     c.work = NULL;
-    attention_draw(c.attention, c.constants, NULL, 0, &c.config);
+    attention_draw(c.attention, c.constants, c.parameters, 0, &c.config);
     fill_inputs(&c);
     return c;
 }
 
 static inline void free_case(Case *c) {
-    real *all[] = {c->qkv, c->dqkv, c->out, c->dout, c->saved, c->work, c->constants};
+    real *all[] = {c->qkv,  c->dqkv,      c->out,        c->dout,       c->saved,
+                   c->work, c->constants, c->parameters, c->dparameters};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
@@ -76,12 +80,18 @@ static inline void renew_work(Case *c) {
 
 static inline void run_forward(Case *c) {
     renew_work(c);
-    c->attention->forward(c->out, c->saved, c->qkv, c->constants, NULL, c->work, &c->config);
+    c->attention->forward(c->out, c->saved, c->qkv, c->constants, c->parameters, c->work, &c->config);
 }
 
 static inline void run_backward(Case *c) {
     run_forward(c);
-    c->attention->backward(c->dqkv, NULL, c->dout, c->qkv, c->out, c->saved, c->constants, NULL, c->work, &c->config);
+    memset(c->dparameters, 0, c->parameter_count * sizeof(real));
+    c->attention->backward(c->dqkv, c->dparameters, c->dout, c->qkv, c->out, c->saved, c->constants, c->parameters,
+                           c->work, &c->config);
+}
+
+static inline void run_step(Case *c, real *out, real *cache, int pos, int n, const real *qkv) {
+    c->attention->step(out, cache, pos, n, qkv, c->constants, c->parameters, c->work, &c->config);
 }
 
 // Largest difference relative to the largest expected number; NaN anywhere gives NaN.

@@ -15,7 +15,7 @@ static void naive_forward(real *out, const Case *c) {
         for (int which = 0; which < 3; which++)
             for (int i = 0; i < T * HS; i++)
                 rows[which][i] = c->qkv[(first + i / HS) * 3 * C + (size_t)which * C + head * HS + i % HS];
-        naive(rows[3], rows[0], rows[1], rows[2], c->constants, head, T, config);
+        naive(rows[3], rows[0], rows[1], rows[2], c->constants, c->parameters, head, T, config);
         for (int i = 0; i < T * HS; i++) out[(first + i / HS) * C + head * HS + i % HS] = rows[3][i];
     }
     for (int i = 0; i < 4; i++) free(rows[i]);
@@ -46,15 +46,15 @@ static double loss(Case *c) {
 }
 
 // Fourth-order central differences. Signed variants are left to rows whose sums are not near zero.
-static double finite_difference(Case *c, size_t i) {
+static double finite_difference(Case *c, real *number) {
     const double h = 1e-4;
-    double kept = c->qkv[i], value[4];
+    double kept = *number, value[4];
     static const double steps[4] = {-2, -1, 1, 2};
     for (int s = 0; s < 4; s++) {
-        c->qkv[i] = kept + steps[s] * h;
+        *number = kept + steps[s] * h;
         value[s] = loss(c);
     }
-    c->qkv[i] = kept;
+    *number = kept;
     return (value[0] - 8 * value[1] + 8 * value[2] - value[3]) / (12 * h);
 }
 
@@ -70,21 +70,29 @@ static void silence_small_denominators(Case *c) {
             }
 }
 
+// Every `stride`-th of n numbers that the loss depends on, and the gradient found for them.
+static void check_differences(Case *c, real *numbers, const real *gradient, size_t n, size_t stride, const char *what) {
+    real *found = copy_of(gradient, n);
+    double largest = 0;
+    for (size_t i = 0; i < n; i++) largest = fmax(largest, fabs(found[i]));
+    for (size_t i = 0; i < n; i += stride) {
+        double expected = finite_difference(c, numbers + i), error = fabs(found[i] - expected);
+        double bound = 3e-7 * largest + 1e-7 * fabs(expected) + 1e-10; // the last for the rounding of the differences
+        CHECK_VARIANT(c->variant, error <= bound);
+        if (!(error <= bound))
+            printf("    T %d chunk %d, %s %zu: %.9g, by differences %.9g\n", c->config.T, c->config.chunk, what, i,
+                   found[i], expected);
+    }
+    free(found);
+}
+
 static void check_gradient(const Variant *variant, int T, int chunk, int HS) {
     Case c = make_case(variant, 1, T, 2, HS);
     c.config.chunk = chunk;
     if (variant->is_signed) silence_small_denominators(&c);
     run_backward(&c);
-    real *gradient = copy_of(c.dqkv, 3 * c.numbers);
-    double largest = 0;
-    for (size_t i = 0; i < 3 * c.numbers; i++) largest = fmax(largest, fabs(gradient[i]));
-    for (size_t i = 0; i < 3 * c.numbers; i += 7) {
-        double expected = finite_difference(&c, i), error = fabs(gradient[i] - expected);
-        CHECK_VARIANT(variant, error <= 3e-7 * largest + 1e-7 * fabs(expected));
-        if (!(error <= 3e-7 * largest + 1e-7 * fabs(expected)))
-            printf("    T %d chunk %d, number %zu: %.9g, by differences %.9g\n", T, chunk, i, gradient[i], expected);
-    }
-    free(gradient);
+    check_differences(&c, c.qkv, c.dqkv, 3 * c.numbers, 7, "input");
+    check_differences(&c, c.parameters, c.dparameters, c.parameter_count, 1, "parameter");
     free_case(&c);
 }
 
@@ -127,10 +135,9 @@ static void test_decoding_equals_forward(void) {
             real *cache = test_buffer(c.attention->cache_size(&c.config)), *out = test_buffer(c.numbers);
             run_forward(&c);
             cache[0] = 3; // position 0 starts afresh whatever the cache holds
-            if (prefills[p]) c.attention->step(out, cache, 0, prefills[p], c.qkv, c.constants, NULL, c.work, &c.config);
+            if (prefills[p]) run_step(&c, out, cache, 0, prefills[p], c.qkv);
             for (int t = prefills[p]; t < T; t++)
-                c.attention->step(out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C, c.constants, NULL, c.work,
-                                  &c.config);
+                run_step(&c, out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C);
             CHECK_VARIANT(c.variant, difference(out, c.out, c.numbers) < (c.variant->is_signed ? 1e-7 : 1e-11));
             free(cache);
             free(out);
@@ -153,8 +160,8 @@ static void test_decoding_in_pieces(void) {
                 memcpy(kept, cache, size * sizeof(real));
                 for (int other = 1; other >= 0; other--) { // first another text, of which nothing is to be left
                     memcpy(cache, kept, size * sizeof(real));
-                    c.attention->step(out + (size_t)t * row / 3, cache, t, pieces[p][i],
-                                      c.qkv + (size_t)(other ? 0 : t) * row, c.constants, NULL, c.work, &c.config);
+                    run_step(&c, out + (size_t)t * row / 3, cache, t, pieces[p][i],
+                             c.qkv + (size_t)(other ? 0 : t) * row);
                 }
             }
             CHECK_VARIANT(c.variant, difference(out, c.out, c.numbers) < (c.variant->is_signed ? 1e-7 : 1e-11));

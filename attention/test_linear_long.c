@@ -183,8 +183,7 @@ static void test_decoding(void) {
     real *cache = test_buffer(c.attention->cache_size(&c.config)), *found = test_buffer(c.numbers);
     renew_work(&c);
     for (int t = 0; t < T; t++)
-        c.attention->step(found + (size_t)t * HS, cache, t, 1, c.qkv + (size_t)t * 3 * HS, c.constants, NULL, c.work,
-                          &c.config);
+        run_step(&c, found + (size_t)t * HS, cache, t, 1, c.qkv + (size_t)t * 3 * HS);
     check_outputs(found, "decoded");
     free(cache);
     free(found);

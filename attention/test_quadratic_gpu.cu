@@ -331,7 +331,7 @@ static Numbers defined_rows(const Case &c) {
         q[i] = row[0], k[i] = row[HS], v[i] = row[2 * HS];
     }
     NaiveAttention *naive = naive_twin(naive_quadratic_twins, c.gpu->cpu);
-    naive(o.data(), q.data(), k.data(), v.data(), NULL, 0, c.config.T, &c.config);
+    naive(o.data(), q.data(), k.data(), v.data(), NULL, NULL, 0, c.config.T, &c.config);
     return Numbers(o.begin(), o.end());
 }
 

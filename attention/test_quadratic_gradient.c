@@ -182,7 +182,7 @@ static void check_against_naive(Case *c) {
         copy_head(q, head, T, 3 * C, HS);
         copy_head(k, head + C, T, 3 * C, HS);
         copy_head(v, head + 2 * C, T, 3 * C, HS);
-        naive(o, q, k, v, c->parameters, bh % c->config.NH, T, &c->config);
+        naive(o, q, k, v, NULL, c->parameters, bh % c->config.NH, T, &c->config);
         for (size_t i = 0; i < n; i++) CHECK_CLOSE(c->out[(row + i / HS) * C + column + i % HS], o[i], 1e-11);
     }
     free(q);

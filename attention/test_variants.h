@@ -16,6 +16,9 @@ typedef struct {
     int unit_length;     // quadratic ones: q and k are brought to length 1
 } Variant;
 
+#define FIXED   "--decay fixed --decay-shortest 1.5 --decay-longest 60 "
+#define LEARNED "--decay learned --decay-shortest 1.5 --decay-longest 60 "
+
 static const Variant linear_variants[] = {
     {"uniform", "uniform", 0, "", 0, 0},
     {"elu", "elu", 0, "", 0, 0},
@@ -35,6 +38,28 @@ static const Variant linear_variants[] = {
     {"slay nystrom", "slay", 1, "--R 2 --M 8 --P 16 --poly nystrom", 0, 0},
     {"slay tensorsketch", "slay", 1, "--R 2 --M 8 --P 36 --poly tensorsketch", 0, 0},
     {"slay maclaurin", "slay", 1, "--R 2 --M 8 --P 32 --poly maclaurin", 0, 0},
+    {"uniform, fixed decay", "uniform", 0, FIXED, 0, 0},
+    {"uniform, learned decay", "uniform", 0, LEARNED, 0, 0},
+    {"elu, fixed decay", "elu", 0, FIXED, 0, 0},
+    {"elu, learned decay", "elu", 0, LEARNED, 0, 0},
+    {"elu, clamp, learned decay", "elu", 0, LEARNED "--denominator clamp", 0, 0},
+    {"elu, big delta, learned decay", "elu", 0, LEARNED "--delta 0.1", 0, 0},
+    {"cosformer, fixed decay", "cosformer", 0, FIXED, 0, 0},
+    {"cosformer, learned decay", "cosformer", 0, LEARNED, 0, 0},
+    {"favor relu, fixed decay", "favor", 0, FIXED "--M 40", 0, 0},
+    {"favor relu, learned decay", "favor", 0, LEARNED "--M 40", 0, 0},
+    {"favor exp, fixed decay", "favor", 0, FIXED "--M 33 --features exp", 0, 0},
+    {"favor exp, learned decay", "favor", 0, LEARNED "--M 33 --features exp", 0, 0},
+    {"favor exp, big delta, learned decay", "favor", 0, LEARNED "--M 33 --features exp --delta 0.01", 0, 0},
+    {"rff, fixed decay", "rff", 1, FIXED "--M 24 --delta 0.001", 0, 0},
+    {"rff, learned decay", "rff", 1, LEARNED "--M 24 --delta 0.001", 0, 0},
+    {"slay, fixed decay", "slay", 0, FIXED, 0, 0},
+    {"slay, learned decay", "slay", 0, LEARNED, 0, 0},
+    {"slay, wide, learned decay", "slay", 0, LEARNED "--R 1 --M 8 --P 128", 0, 0},
+    {"slay exact, learned decay", "slay", 0, LEARNED "--M 8 --poly exact", 0, 0},
+    {"slay none, fixed decay", "slay", 0, FIXED "--R 1 --M 7 --poly none", 0, 0},
+    {"slay hadamard, learned decay", "slay", 0, LEARNED "--M 8 --fusion hadamard --denominator clamp", 0, 0},
+    {"slay maclaurin, learned decay", "slay", 1, LEARNED "--R 2 --M 8 --P 32 --poly maclaurin", 0, 0},
 };
 enum { LINEAR_VARIANTS = sizeof linear_variants / sizeof linear_variants[0] };
 
@@ -47,17 +72,15 @@ static const Variant quadratic_variants[] = {
 enum { QUADRATIC_VARIANTS = sizeof quadratic_variants / sizeof quadratic_variants[0] };
 
 // Decay and window; only the CPU has them.
-#define FIXED   "--decay fixed --decay-shortest 1.5 --decay-longest 60"
-#define LEARNED "--decay learned --decay-shortest 1.5 --decay-longest 60"
 static const Variant quadratic_distance_variants[] = {
     {"softmax, fixed decay", "softmax", 0, FIXED, 0, 0},
     {"softmax, learned decay", "softmax", 0, LEARNED, 0, 0},
     {"softmax, window", "softmax", 0, "--window 21", 0, 0},
-    {"softmax, learned decay, window", "softmax", 0, LEARNED " --window 100", 0, 0},
+    {"softmax, learned decay, window", "softmax", 0, LEARNED "--window 100", 0, 0},
     {"yat, fixed decay", "yat", 0, FIXED, 0, 0},
     {"yat, learned decay", "yat", 0, LEARNED, 0, 0},
     {"yat, window", "yat", 0, "--window 100", 0, 0},
-    {"yat, learned decay, window", "yat", 0, LEARNED " --window 21", 0, 0},
+    {"yat, learned decay, window", "yat", 0, LEARNED "--window 21", 0, 0},
     {"yat_softmax, fixed decay", "yat", 0, "--normalizer softmax " FIXED, 0, 0},
     {"yat_softmax, learned decay", "yat", 0, "--normalizer softmax " LEARNED, 0, 0},
     {"yat_softmax, window", "yat", 0, "--normalizer softmax --window 1", 0, 0},
@@ -65,7 +88,7 @@ static const Variant quadratic_distance_variants[] = {
     {"yat_spherical, fixed decay", "yat-spherical", 0, FIXED, 0, 1},
     {"yat_spherical, learned decay", "yat-spherical", 0, LEARNED, 0, 1},
     {"yat_spherical, window", "yat-spherical", 0, "--window 21", 0, 1},
-    {"yat_spherical, learned decay, window", "yat-spherical", 0, LEARNED " --window 100", 0, 1},
+    {"yat_spherical, learned decay, window", "yat-spherical", 0, LEARNED "--window 100", 0, 1},
 };
 #undef FIXED
 #undef LEARNED

@@ -10,9 +10,9 @@ static void uniform_features(LinearFeatures *features, const real *x, LinearRows
         for (int i = 0; i < lanes; i++) features->outer[i] += x[c * TILE + i] - x[c * TILE + i];
 }
 
-static void uniform_gradient(real *dx, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
-                             const real *packed, const AttentionConfig *config) {
-    (void)features, (void)packed;
+static void uniform_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
+                             LinearRows rows, const real *packed, const AttentionConfig *config) {
+    (void)d_packed, (void)features, (void)packed;
     int lanes = tile_lanes(rows.count);
     for (int c = 0; c < config->HS; c++) // 0, but for NaN
         for (int i = 0; i < lanes; i++) dx[c * TILE + i] = 0 * d->outer[i];
