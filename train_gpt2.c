@@ -398,11 +398,21 @@ static void name_weights(Weights *weights, const GPT2 *model, int gradients) {
     weights->lnf_bias = next_tensor(&next, gradients);
 }
 
+// What layer l's attention keeps; layers that share one place need room for the most that any of them keeps.
+static size_t saved_numbers(const GPT2 *model, int l) {
+    size_t most = 0;
+    for (int i = 0; i < model->config.L; i++) {
+        const StackEntry *entry = attention_stack_layer(&model->stack, i);
+        size_t size = entry->attention->saved_size(&entry->config);
+        if ((i == l || model->recompute == RECOMPUTE_BLOCKS) && size > most) most = size;
+    }
+    return most;
+}
+
 // The places of one layer's activations. With --recompute the layers share one place for those that backward makes
 // again.
 static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
     LayerActivations *a = &model->acts.layers[l];
-    const StackEntry *entry = attention_stack_layer(&model->stack, l);
     struct {
         real **slot;
         size_t count;
@@ -412,7 +422,7 @@ static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
         {&a->ln1_mean, N, RECOMPUTE_BLOCKS},
         {&a->ln1_rstd, N, RECOMPUTE_BLOCKS},
         {&a->qkv, N * 3 * C, RECOMPUTE_BLOCKS},
-        {&a->attention_saved, entry->attention->saved_size(&entry->config), RECOMPUTE_BLOCKS},
+        {&a->attention_saved, saved_numbers(model, l), RECOMPUTE_BLOCKS},
         {&a->attention_out, N * C, RECOMPUTE_BLOCKS},
         {&a->residual_mid, N * C, RECOMPUTE_BLOCKS},
         {&a->ln2, N * C, RECOMPUTE_CHEAP},

@@ -56,15 +56,28 @@ static void read_state(Worker *worker, State state, int rows) {
     }
 }
 
-// Adds a tile of keys to the numerator and the denominator of the only query: products of a matrix and a vector.
-static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows) {
+// Numerators and denominators of queries that stand `before` rows further down than the chunk or tile begins.
+static void read_history(Worker *worker, int before, int rows) {
+    real power[TILE];
+    read_state(worker, worker->state, rows);
+    if (!worker->fades) return;
+    linear_query_powers(power, worker, before);
+    linear_fade_rows(worker->numerator, power, rows, worker->stride);
+    for (int i = 0; i < rows; i++) worker->denominator[i] *= power[i];
+}
+
+// Adds a tile of keys to the numerator and the denominator of the only query, which stands `distance` rows below the
+// first key: products of a matrix and a vector.
+static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows, int distance) {
     const LinearMap *map = worker->map;
     int lanes = tile_lanes(key_rows), stride = worker->stride;
     real *scores = worker->scores, *inner = worker->inner_scores;
     tile_multiply(scores, TILE, (TileLeft){worker->q.outer, 1, TILE}, keys->features.outer, TILE, 1, lanes, map->outer,
                   0, TILE_FULL);
     if (map->log_scaled)
-        for (int j = 0; j < lanes; j++) inner[j] = real_exp(keys->features.log_scale[j] - worker->running_max[0]);
+        for (int j = 0; j < lanes; j++)
+            inner[j] = real_exp(keys->features.log_scale[j] + (real)(distance - j) * worker->log_decay -
+                                worker->running_max[0]);
     else if (map->inner)
         tile_multiply(inner, TILE, (TileLeft){worker->q.inner, 1, TILE}, keys->features.inner, TILE, 1, lanes,
                       map->inner, 0, TILE_FULL);
@@ -72,23 +85,29 @@ static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows) 
         for (int j = 0; j < lanes; j++) inner[j] *= inner[j];
     if (map->inner)
         for (int j = 0; j < lanes; j++) scores[j] *= inner[j];
+    if (worker->fades) {
+        real power[TILE];
+        linear_key_powers(power, worker, key_rows, distance + 1 - key_rows);
+        linear_fade_columns(scores, power, 1, key_rows);
+    }
     for (int j = 0; j < key_rows; j++) worker->denominator[0] += scores[j];
     tile_multiply(worker->numerator, stride, (TileLeft){scores, TILE, 1}, keys->v, stride, 1, stride, key_rows, 1,
                   TILE_FULL);
 }
 
 // Adds a tile of keys to the numerators and denominators of the current queries.
-static void add_pairs(Worker *worker, const KeyTile *keys, int key_rows, int rows, int offset) {
-    int lanes = tile_lanes(rows), stride = worker->stride, diagonal = offset == 0;
-    linear_pair_scores(worker, &keys->features, key_rows, lanes, diagonal);
+static void add_pairs(Worker *worker, const KeyTile *keys, int key_rows, int rows, int distance) {
+    int lanes = tile_lanes(rows), stride = worker->stride;
+    linear_pair_scores(worker, &keys->features, key_rows, lanes, distance);
     if (worker->map->inner)
         for (int j = 0; j < key_rows; j++)
             for (int i = 0; i < lanes; i++) worker->scores[j * TILE + i] *= worker->inner_scores[j * TILE + i];
-    linear_mask_future(worker->scores, key_rows, lanes, offset);
+    if (worker->fades) linear_fade_pairs(worker, worker->scores, key_rows, lanes, distance);
+    linear_mask_future(worker->scores, key_rows, lanes, distance);
     for (int j = 0; j < key_rows; j++)
         for (int i = 0; i < lanes; i++) worker->denominator[i] += worker->scores[j * TILE + i];
     tile_multiply(worker->numerator, stride, (TileLeft){worker->scores, 1, TILE}, keys->v, stride, rows, stride,
-                  key_rows, 1, diagonal ? TILE_A_LOWER : TILE_FULL);
+                  key_rows, 1, distance ? TILE_FULL : TILE_A_LOWER);
 }
 
 // ---- forward
@@ -145,15 +164,15 @@ static void write_outputs(Worker *worker, HeadOutput output, int row, int rows) 
     if (doubtful && worker->map->is_signed) linear_count_floored_rows((uint64_t)doubtful);
 }
 
-// log_scaled maps: the largest log scale among the keys up to each query of a tile, from the scales of their own keys
-// and the largest of all before; and the factors from there to the state.
-static void relate_scales(Worker *worker, const real *key_scale, int rows, real before) {
+// log_scaled maps: the largest log scale among the keys up to each query of a tile, faded, from the scales of their own
+// keys and the largest of all before; and the factors from there to the state, which is `distance` rows away.
+static void relate_scales(Worker *worker, const real *key_scale, int rows, real largest, int distance) {
     int lanes = tile_lanes(rows);
     for (int i = 0; i < lanes; i++) {
-        if (i < rows) before = real_max(before, key_scale[i]);
-        worker->running_max[i] = before;
+        if (i < rows) largest = real_max(largest + worker->log_decay, key_scale[i]);
+        worker->running_max[i] = largest;
     }
-    linear_set_relative_scale(&worker->q, worker->running_max, -1, *worker->state.log_scale, lanes);
+    linear_set_relative_scale(worker, &worker->q, worker->running_max, -1, *worker->state.log_scale, distance, lanes);
 }
 
 static void clear_sums(Worker *worker) {
@@ -170,13 +189,13 @@ static void forward_chunk(Worker *worker, HeadInput input, HeadOutput output, in
         linear_load_queries(worker, input, start + row, (LinearRows){start + row, rows});
         clear_sums(worker);
         if (map->log_scaled) {
-            relate_scales(worker, linear_key_tile(worker, index).features.log_scale, rows, maximum);
+            relate_scales(worker, linear_key_tile(worker, index).features.log_scale, rows, maximum, row + 1);
             maximum = worker->running_max[rows - 1];
         }
-        if (start > 0 && !map->squared_inner) read_state(worker, worker->state, rows);
+        if (start > 0 && !map->squared_inner) read_history(worker, row, rows);
         for (int j = 0; j <= index; j++) {
             KeyTile keys = linear_key_tile(worker, j);
-            add_pairs(worker, &keys, j < index ? TILE : rows, rows, j < index ? TILE : 0);
+            add_pairs(worker, &keys, j < index ? TILE : rows, rows, row - j * TILE);
         }
         write_outputs(worker, output, start + row, rows);
     }
@@ -254,7 +273,7 @@ static void cache_keys(Worker *worker, const KeyTile *tile, HeadInput input, int
 // The largest log scale before a column of the tile at hand.
 static real largest_scale_before(const Worker *worker, const KeyTile *tile, int column) {
     real largest = *worker->state.log_scale;
-    for (int j = 0; j < column; j++) largest = real_max(largest, tile->features.log_scale[j]);
+    for (int j = 0; j < column; j++) largest = real_max(largest + worker->log_decay, tile->features.log_scale[j]);
     return largest;
 }
 
@@ -268,15 +287,16 @@ static void step_tile(Worker *worker, HeadInput input, HeadOutput output, int ro
     linear_load_queries(worker, input, row, rows);
     clear_sums(worker);
     if (map->log_scaled)
-        relate_scales(worker, own.features.log_scale + column, count, largest_scale_before(worker, &own, column));
-    if (rows.position >= TILE && !map->squared_inner) read_state(worker, worker->state, count);
+        relate_scales(worker, own.features.log_scale + column, count, largest_scale_before(worker, &own, column),
+                      column + 1);
+    if (rows.position >= TILE && !map->squared_inner) read_history(worker, column, count);
     for (int j = 0; j <= before; j++) {
         KeyTile keys = linear_key_tile(worker, j);
-        int key_rows = j < before ? TILE : column + count;
+        int key_rows = j < before ? TILE : column + count, distance = (before - j) * TILE + column;
         if (count == 1)
-            add_pairs_of_one(worker, &keys, key_rows);
+            add_pairs_of_one(worker, &keys, key_rows, distance);
         else
-            add_pairs(worker, &keys, key_rows, count, j < before ? TILE : column);
+            add_pairs(worker, &keys, key_rows, count, distance);
     }
     write_outputs(worker, output, row, count);
     if (column + count == TILE && !map->squared_inner) linear_absorb_keys(worker, worker->state, TILE);
@@ -332,8 +352,8 @@ size_t linear_work_size(const LinearMap *map, const AttentionConfig *config) {
     Segments segments = linear_segments(map, chunk, config);
     size_t size = linear_lay_out(&worker, NULL, map, segments.rows, chunk, 1, config);
     size_t step_size = linear_lay_out(&worker, NULL, map, TILE, TILE, 0, config);
-    return linear_parameters_size(map, config) + max_size(size, step_size) * (size_t)omp_get_max_threads() +
-           2 * linear_boundary_size(map, segments, config);
+    return linear_decay_size(segments, config) + linear_packed_gradient_size(map, config) +
+           max_size(size, step_size) * (size_t)omp_get_max_threads() + 2 * linear_boundary_size(map, segments, config);
 }
 
 size_t linear_cache_size(const LinearMap *map, const AttentionConfig *config) {

@@ -27,6 +27,54 @@ static void contract(LinearFeatures *d, const real *d_phi, const LinearFeatures 
     }
 }
 
+// ---- the gradient of a learned decay's logarithm: the sum over all pairs of distance * score * its gradient
+//
+// The distance of a query in one chunk and a key in another is that from the query to the beginning of its chunk, plus
+// the rows of the chunks in between, plus that from the key to the end of its chunk; each is taken where it is at hand.
+
+static int learns_decay(const Worker *worker) {
+    return worker->config->decay == DECAY_LEARNED;
+}
+
+// sum over the rows of (first + step * row) <d_phi, phi>; for products <d_outer, outer> is the same
+static double weighted_dots(const LinearFeatures *d, const LinearFeatures *features, int width, int rows, int first,
+                            int step) {
+    real dots[TILE] = {0};
+    double sum = 0;
+    for (int f = 0; f < width; f++)
+        for (int i = 0; i < tile_lanes(rows); i++) dots[i] += d->outer[f * TILE + i] * features->outer[f * TILE + i];
+    for (int i = 0; i < rows; i++) sum += (double)(first + step * i) * dots[i];
+    return sum;
+}
+
+// <S, U>, the sum over all pairs of a query and a key on either side of a chunk
+static double state_dot(State a, State b, const LinearMap *map, int HS) {
+    size_t F = linear_feature_count(map), parts = (size_t)tile_stride(HS) + 1; // of F numbers: matrix, then vector
+    double sum = 0;
+    for (size_t p = 0; p < parts; p++) {
+        real part = 0;
+#pragma omp simd reduction(+ : part)
+        for (size_t i = p * F; i < (p + 1) * F; i++) part += a.matrix[i] * b.matrix[i];
+        sum += part;
+    }
+    return sum;
+}
+
+// The pairs of two tiles: scores and d_scores are at hand, faded only once.
+static double pair_dots(const Worker *worker, int key_rows, int lanes, int distance) {
+    double sum = 0;
+    for (int j = 0; j < key_rows; j++) {
+        const real *d = worker->d_scores + j * TILE, *outer = worker->scores + j * TILE;
+        const real *inner = worker->map->inner ? worker->inner_scores + j * TILE : NULL;
+        real part = 0;
+#pragma omp simd reduction(+ : part)
+        for (int i = distance ? 0 : j; i < lanes; i++)
+            part += (real)(distance + i - j) * d[i] * outer[i] * (inner ? inner[i] : 1);
+        sum += part;
+    }
+    return sum;
+}
+
 // ---- backward
 
 typedef struct { // what the forward pass left, and the incoming gradient, for one head
@@ -131,6 +179,7 @@ static void clear_features(LinearFeatures *d, const LinearMap *map) {
 // Starts the gradients of a chunk's keys and values with what reaches them from later chunks.
 static void begin_key_gradients(Worker *worker, int count, int has_future) {
     const LinearMap *map = worker->map;
+    real power[TILE];
     for (int row = 0; row < count; row += TILE) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
         int rows = min_int(TILE, count - row), lanes = tile_lanes(rows), stride = worker->stride;
@@ -140,22 +189,32 @@ static void begin_key_gradients(Worker *worker, int count, int has_future) {
         memset(tile.dv, 0, sizeof(real) * (size_t)TILE * stride);
         if (!has_future) continue;
         if (map->log_scaled)
-            linear_set_relative_scale(&tile.features, tile.features.log_scale, 1, -*worker->query_sums.log_scale,
-                                      lanes);
+            linear_set_relative_scale(worker, &tile.features, tile.features.log_scale, 1,
+                                      -*worker->query_sums.log_scale, count - 1 - row, lanes);
         for (int i = rows; i < lanes; i++) memset(tile.v + (size_t)i * stride, 0, (size_t)stride * sizeof(real));
         tile_transpose(worker->x, TILE, tile.v, stride, lanes, worker->HS, 0);
-        gradient_from_state(worker, &tile.d, worker->query_sums, &tile.features, worker->x, NULL, rows);
+        if (worker->fades) {
+            linear_key_powers(power, worker, rows, count - row - rows);
+            linear_fade_columns(worker->x, power, worker->HS, lanes);
+        }
+        gradient_from_state(worker, &tile.d, worker->query_sums, &tile.features, worker->x,
+                            worker->fades ? power : NULL, rows);
+        if (learns_decay(worker))
+            worker->d_log_decay += weighted_dots(&tile.d, &tile.features, map->outer, rows, count - 1 - row, -1);
         value_gradient_from_sums(worker, &tile, rows);
+        if (worker->fades) linear_fade_rows(tile.dv, power, rows, stride);
     }
 }
 
 // d_scores[j][i] = <gamma_i, v_j> + beta_i. From it what reaches each factor of the scores: d_inner_scores and, in its
 // own place, d_outer_scores; and the scores themselves.
-static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, int lanes, int diagonal) {
+static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, int lanes, int distance) {
     int HS = worker->HS;
     for (int j = 0; j < key_rows; j++) memcpy(worker->d_scores + j * TILE, worker->beta, sizeof(real) * (size_t)lanes);
     tile_multiply(worker->d_scores, TILE, (TileLeft){keys->v, worker->stride, 1}, worker->gamma_features, TILE,
-                  key_rows, lanes, HS, 1, diagonal ? TILE_C_UPPER : TILE_FULL);
+                  key_rows, lanes, HS, 1, distance ? TILE_FULL : TILE_C_UPPER);
+    if (worker->fades) linear_fade_pairs(worker, worker->d_scores, key_rows, lanes, distance);
+    if (learns_decay(worker)) worker->d_log_decay += pair_dots(worker, key_rows, lanes, distance);
     if (worker->map->inner)
         for (int i = 0; i < key_rows * TILE; i++) {
             real d = worker->d_scores[i], outer = worker->scores[i], inner = worker->inner_scores[i];
@@ -165,7 +224,8 @@ static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, in
         }
     if (worker->map->squared_inner)
         for (int i = 0; i < key_rows * TILE; i++) worker->d_inner_scores[i] *= 2 * worker->raw_scores[i];
-    if (!diagonal) return;
+    if (worker->fades) linear_fade_pairs(worker, worker->scores, key_rows, lanes, distance);
+    if (distance) return;
     linear_mask_future(worker->scores, key_rows, lanes, 0);
     linear_mask_future(worker->d_scores, key_rows, lanes, 0);
     linear_mask_future(worker->d_inner_scores, key_rows, lanes, 0);
@@ -180,11 +240,11 @@ static void factor_gradients(real *dq, real *dk_rows, const real *k, const real 
                   tile_stride(width), rows, 1, diagonal ? TILE_A_UPPER : TILE_FULL);
 }
 
-static void add_pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, int rows, int diagonal) {
+static void add_pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, int rows, int distance) {
     const LinearMap *map = worker->map;
-    int lanes = tile_lanes(rows), stride = worker->stride;
-    linear_pair_scores(worker, &keys->features, key_rows, lanes, diagonal);
-    pair_gradients(worker, keys, key_rows, lanes, diagonal);
+    int lanes = tile_lanes(rows), stride = worker->stride, diagonal = distance == 0;
+    linear_pair_scores(worker, &keys->features, key_rows, lanes, distance);
+    pair_gradients(worker, keys, key_rows, lanes, distance);
     factor_gradients(worker->dq.outer, keys->d_outer_rows, keys->features.outer, worker->q_outer_rows, worker->d_scores,
                      map->outer, key_rows, rows, diagonal);
     if (map->inner && !map->fixed_inner)
@@ -194,11 +254,39 @@ static void add_pair_gradients(Worker *worker, const KeyTile *keys, int key_rows
                   1, diagonal ? TILE_A_UPPER : TILE_FULL);
 }
 
-// log_scaled maps: the largest scale that each query has seen, and the factor from there to `reference`
-static void load_query_scales(Worker *worker, HeadGradient gradient, int row, int rows, real reference) {
+// log_scaled maps: the largest scale that each query has seen, and the factor from there to `reference`, which is that
+// of `distance` rows before
+static void load_query_scales(Worker *worker, HeadGradient gradient, int row, int rows, real reference, int distance) {
     int lanes = tile_lanes(rows);
     for (int i = 0; i < lanes; i++) worker->running_max[i] = gradient.running_max[row + min_int(i, rows - 1)];
-    linear_set_relative_scale(&worker->q, worker->running_max, -1, reference, lanes);
+    linear_set_relative_scale(worker, &worker->q, worker->running_max, -1, reference, distance, lanes);
+}
+
+// What a tile of queries gets from the state; `before` rows of the chunk are before it.
+static void query_gradients_from_state(Worker *worker, int before, int rows) {
+    int HS = worker->HS, lanes = tile_lanes(rows);
+    real power[TILE], faded_beta[TILE], *gamma = worker->gamma_features, *beta = worker->beta;
+    if (worker->fades) { // copies: the chunk's own pairs have powers of their own
+        gamma = memcpy(worker->x, gamma, sizeof(real) * (size_t)HS * TILE);
+        beta = memcpy(faded_beta, beta, sizeof faded_beta);
+        linear_query_powers(power, worker, before);
+        linear_fade_columns(gamma, power, HS, lanes);
+        linear_fade_columns(beta, power, 1, lanes);
+    }
+    gradient_from_state(worker, &worker->dq, worker->state, &worker->q, gamma, beta, rows);
+    if (learns_decay(worker))
+        worker->d_log_decay += weighted_dots(&worker->dq, &worker->q, worker->map->outer, rows, before + 1, 1);
+}
+
+// Adds a tile of queries to U; `before` rows of the chunk are before it. Overwrites gamma and beta.
+static void add_to_query_sums(Worker *worker, State sums, int before, int rows) {
+    real power[TILE];
+    if (worker->fades) {
+        linear_query_powers(power, worker, before);
+        linear_fade_rows(worker->gamma, power, rows, worker->stride);
+        linear_fade_columns(worker->beta, power, 1, rows);
+    }
+    linear_add_to_state(worker, sums, &worker->q, worker->gamma, worker->beta, rows);
 }
 
 // Gradients of the queries of tile `index` of a chunk, and what they give to the chunk's keys and values and to U.
@@ -213,31 +301,39 @@ static void backward_queries(Worker *worker, HeadInput input, HeadGradient gradi
     clear_features(&worker->dq, map);
     if (map->log_scaled) {
         for (int i = 0; i < lanes; i++) worker->dq.log_scale[i] = i < rows ? -d_scale[i] : 0;
-        load_query_scales(worker, gradient, row, rows, has_history ? *worker->state.log_scale : 0);
+        load_query_scales(worker, gradient, row, rows, has_history ? *worker->state.log_scale : 0, index * TILE + 1);
     }
-    if (has_history)
-        gradient_from_state(worker, &worker->dq, worker->state, &worker->q, worker->gamma_features, worker->beta, rows);
+    if (has_history) query_gradients_from_state(worker, index * TILE, rows);
     store_features(worker->q_outer_rows, tile_stride(map->outer), worker->q.outer, rows, map->outer);
     if (!map->fixed_inner)
         store_features(worker->q_inner_rows, tile_stride(map->inner), worker->q.inner, rows, map->inner);
     for (int j = 0; j <= index; j++) {
         KeyTile keys = linear_key_tile(worker, j);
-        add_pair_gradients(worker, &keys, j < index ? TILE : rows, rows, j == index);
+        add_pair_gradients(worker, &keys, j < index ? TILE : rows, rows, (index - j) * TILE);
     }
-    if (has_history) linear_add_to_state(worker, worker->query_sums, &worker->q, worker->gamma, worker->beta, rows);
+    if (has_history) add_to_query_sums(worker, worker->query_sums, index * TILE, rows);
     map->gradient(worker->x, worker->d_packed, &worker->dq, &worker->q, where, worker->packed, worker->config);
     store_features(gradient.dq + (size_t)row * gradient.d_stride, gradient.d_stride, worker->x, rows, worker->HS);
 }
 
+// Whether a row's own key has the largest log scale, all before it having faded.
+static int raises_scale(const Worker *worker, const real *running_max, int row) {
+    return row == 0 || running_max[row] > running_max[row - 1] + worker->log_decay;
+}
+
 // The largest log scale so far moves with the key that set it. Walking backwards, a key that raised the maximum takes
-// what the rows since then have gathered in `pending`. On entry d.log_scale holds the rows' shares.
+// what the rows since then have gathered in `pending`; every other row had it fade once more. On entry d.log_scale holds
+// the rows' shares.
 static void pass_scale_gradients(Worker *worker, const real *running_max, int start, int count, real *pending) {
     for (int row = count - 1; row >= 0; row--) {
         real *d_scale = linear_key_tile(worker, row / TILE).d.log_scale + row % TILE;
         *pending += *d_scale;
-        int raised = start + row == 0 || running_max[start + row] > running_max[start + row - 1];
+        int raised = raises_scale(worker, running_max, start + row);
         *d_scale = raised ? -*pending : 0;
-        if (raised) *pending = 0;
+        if (raised)
+            *pending = 0;
+        else
+            worker->d_log_decay -= *pending;
     }
 }
 
@@ -267,8 +363,10 @@ static void backward_chunk(Worker *worker, HeadInput input, HeadGradient gradien
     int has_history = start > 0, has_future = start + count < worker->config->T;
     linear_load_keys(worker, input, start, count);
     begin_key_gradients(worker, count, has_future);
-    if (map->log_scaled && has_history) // from here on relative to the largest scale before the chunk: smaller factors
-        linear_scale_state(worker->query_sums, -*worker->state.log_scale, map, worker->HS);
+    if (has_history) // log scales are from here on relative to the largest before the chunk: smaller factors
+        linear_fade_state(worker, worker->query_sums, count, -*worker->state.log_scale);
+    if (has_history && has_future && learns_decay(worker))
+        worker->d_log_decay += count * state_dot(worker->state, worker->query_sums, map, worker->HS);
     for (int row = 0; row < count; row += TILE)
         backward_queries(worker, input, gradient, start, row / TILE, min_int(TILE, count - row), has_history);
     if (map->log_scaled) pass_scale_gradients(worker, gradient.running_max, start, count, pending_scale);
@@ -303,8 +401,8 @@ static void sum_segment_queries(Worker *worker, State sums, HeadInput input, Hea
         int rows = min_int(TILE, end - row);
         linear_load_queries(worker, input, row, (LinearRows){row, rows});
         load_output_gradient(worker, gradient, row, rows, NULL);
-        if (map->log_scaled) load_query_scales(worker, gradient, row, rows, -*sums.log_scale);
-        linear_add_to_state(worker, sums, &worker->q, worker->gamma, worker->beta, rows);
+        if (map->log_scaled) load_query_scales(worker, gradient, row, rows, -*sums.log_scale, row - start + 1);
+        add_to_query_sums(worker, sums, row - start, rows);
     }
 }
 
@@ -312,7 +410,7 @@ static void sum_segment_queries(Worker *worker, State sums, HeadInput input, Hea
 static real pending_at(const Worker *worker, HeadGradient gradient, int end) {
     real pending = 0;
     if (!worker->map->log_scaled) return 0;
-    for (int row = end; row < worker->config->T && gradient.running_max[row] == gradient.running_max[end - 1]; row++)
+    for (int row = end; row < worker->config->T && !raises_scale(worker, gradient.running_max, row); row++)
         pending += scale_gradient(worker, output_dot(gradient, row, worker->HS), gradient.denominator[row]);
     return pending;
 }
@@ -320,7 +418,8 @@ static real pending_at(const Worker *worker, HeadGradient gradient, int end) {
 typedef struct { // the arguments of linear_attention_backward, and what the heads' parameters receive
     real *dqkv;
     const real *dout, *qkv, *out, *saved;
-    real *d_packed; // (B, NH, d_packed_size)
+    double *d_log_decay; // (B, NH, segments)
+    real *d_packed;      // (B, NH, d_packed_size)
 } Pass;
 
 static HeadGradient head_gradient(const Pass *pass, int task, const AttentionConfig *config) {
@@ -351,11 +450,12 @@ static void sum_queries(Worker *worker, real *boundaries, Segments segments, con
                             min_int(start + segments.rows, config->T));
     }
 #pragma omp for
-    for (int task = 0; task < heads; task++)
+    for (int task = 0; task < heads; task++) {
+        linear_set_decay(worker, task);
         for (int segment = segments.count - 3; segment >= 0; segment--)
-            linear_add_states(linear_boundary(boundaries, task, segment, segments, worker),
-                              linear_boundary(boundaries, task, segment + 1, segments, worker), worker->map,
-                              worker->HS);
+            linear_add_states(worker, linear_boundary(boundaries, task, segment, segments, worker),
+                              linear_boundary(boundaries, task, segment + 1, segments, worker), segments.rows);
+    }
 }
 
 // One segment of one head; the boundaries are looked at only when there are several segments.
@@ -369,6 +469,7 @@ static void backward_segment(Worker *worker, int task, int segment, Segments seg
     linear_pack(worker, task);
     worker->d_packed = pass->d_packed + (size_t)task * map->d_packed_size;
     memset(worker->d_packed, 0, map->d_packed_size * sizeof(real));
+    worker->d_log_decay = 0;
     if (start) history = linear_boundary(key_boundaries, task, segment, segments, worker);
     if (end < config->T)
         worker->query_sums = linear_boundary(query_boundaries, task, segment, segments, worker);
@@ -379,16 +480,30 @@ static void backward_segment(Worker *worker, int task, int segment, Segments seg
     backward_rows(worker, linear_head_input(pass->qkv, task, config), gradient, start, end, start ? &history : NULL,
                   end < config->T ? pending_at(worker, gradient, end) : 0);
     worker->query_sums = own_sums;
+    if (learns_decay(worker)) pass->d_log_decay[task * segments.count + segment] = worker->d_log_decay;
+}
+
+// What the heads have gathered for the layer's parameters, in an order that no thread changes.
+static void add_parameter_gradients(real *dparameters, const Pass *pass, const LinearMap *map, Segments segments,
+                                    const real *parameters, const AttentionConfig *config) {
+    for (int task = 0; task < config->B * config->NH; task++) {
+        double sum = 0;
+        for (int i = 0; config->decay == DECAY_LEARNED && i < segments.count; i++)
+            sum += pass->d_log_decay[task * segments.count + i];
+        attention_decay_gradient(dparameters, parameters, task % config->NH, (real)sum, config);
+        if (map->d_packed_size)
+            map->unpack(dparameters, pass->d_packed + (size_t)task * map->d_packed_size, task % config->NH, config);
+    }
 }
 
 void linear_attention_backward(const LinearMap *map, real *dqkv, real *dparameters, const real *dout, const real *qkv,
                                const real *out, const real *saved, const real *constants, const real *parameters,
                                real *work, const AttentionConfig *config) {
-    Pass pass = {dqkv, dout, qkv, out, saved, work};
     int chunk = linear_chunk_rows(map, config->T, config);
     Segments segments = linear_segments(map, chunk, config);
     int share = linear_is_worth_threads(map, config->B * config->T, chunk, config);
-    work += linear_parameters_size(map, config);
+    Pass pass = {dqkv, dout, qkv, out, saved, (double *)work, work + linear_decay_size(segments, config)};
+    work = pass.d_packed + linear_packed_gradient_size(map, config);
 #pragma omp parallel if (share)
     {
         Worker worker;
@@ -406,6 +521,5 @@ void linear_attention_backward(const LinearMap *map, real *dqkv, real *dparamete
             backward_segment(&worker, i / segments.count, i % segments.count, segments, key_boundaries,
                              query_boundaries, &pass);
     }
-    for (int task = 0; map->d_packed_size && task < config->B * config->NH; task++)
-        map->unpack(dparameters, pass.d_packed + (size_t)task * map->d_packed_size, task % config->NH, config);
+    add_parameter_gradients(dparameters, &pass, map, segments, parameters, config);
 }

@@ -71,6 +71,9 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows
     Layout layout = {base, 0};
     *worker = (Worker){
         .map = map, .config = config, .HS = HS, .stride = tile_stride(HS), .backward = backward, .chunk = chunk};
+    worker->fades = config->decay != DECAY_NONE && !map->log_scaled;
+    worker->powers = layout_take(&layout, worker->fades ? 3 * TILE : 0);
+    worker->far_powers = layout_take(&layout, worker->fades ? 3 * TILE : 0);
     worker->packed = layout_take(&layout, map->packed_size);
     worker->x = layout_take(&layout, (size_t)HS * TILE);
     worker->q = layout_features(&layout, map, map->tape);
@@ -139,8 +142,65 @@ void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows ro
 }
 
 void linear_pack(Worker *worker, int task) {
+    linear_set_decay(worker, task);
     if (!worker->map->pack) return;
     worker->map->pack(worker->packed, worker->constants, worker->parameters, task % worker->config->NH, worker->config);
+}
+
+// ---- decay
+
+// Smaller powers are 0: they add nothing to a sum, and products with them would have to be denormal numbers, which are
+// slow.
+static real power_or_zero(double power) {
+    return power < 1e-30 ? 0 : (real)power;
+}
+
+real linear_power(const Worker *worker, int distance) {
+    return power_or_zero(exp((double)worker->log_decay * distance));
+}
+
+void linear_set_decay(Worker *worker, int task) {
+    worker->log_decay = attention_log_decay(worker->parameters, task % worker->config->NH, worker->config);
+    if (!worker->fades) return;
+    double decay = exp((double)worker->log_decay), power = 1;
+    for (int i = 0; i < 3 * TILE; i++) {
+        worker->powers[i] = i < TILE ? 0 : power_or_zero(power);
+        if (i >= TILE) power *= decay;
+    }
+}
+
+void linear_query_powers(real *power, const Worker *worker, int before) {
+    real first = linear_power(worker, before + 1);
+    for (int i = 0; i < TILE; i++) power[i] = power_or_zero((double)first * worker->powers[TILE + i]);
+}
+
+void linear_key_powers(real *power, const Worker *worker, int rows, int after) {
+    real last = linear_power(worker, after);
+    for (int i = 0; i < TILE; i++) power[i] = power_or_zero((double)last * worker->powers[TILE + rows - 1 - i]);
+}
+
+void linear_fade_rows(real *rows, const real *power, int n, int stride) {
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < stride; c++) rows[i * stride + c] *= power[i];
+}
+
+void linear_fade_columns(real *x, const real *power, int HS, int lanes) {
+    for (int c = 0; c < HS; c++)
+        for (int i = 0; i < lanes; i++) x[c * TILE + i] *= power[i];
+}
+
+// The power of a pair is at [i - j].
+static const real *pair_powers(Worker *worker, int distance) {
+    if (distance <= TILE) return worker->powers + TILE + distance;
+    real factor = linear_power(worker, distance - TILE);
+    for (int i = TILE; i < 3 * TILE; i++) worker->far_powers[i] = power_or_zero((double)factor * worker->powers[i]);
+    return worker->far_powers + 2 * TILE;
+}
+
+void linear_fade_pairs(Worker *worker, real *tile, int key_rows, int lanes, int distance) {
+    const real *power = pair_powers(worker, distance);
+    for (int j = 0; j < key_rows; j++, power--)
+        for (int i = 0; i < lanes; i++) tile[j * TILE + i] *= power[i];
 }
 
 // ---- the wide product phi = outer (x) inner, a block at a time
@@ -200,45 +260,57 @@ void linear_add_to_state(Worker *worker, State state, const LinearFeatures *feat
     }
 }
 
-void linear_scale_state(State state, real log_scale, const LinearMap *map, int HS) {
-    real factor = real_exp(*state.log_scale - log_scale);
-    size_t n = linear_state_size(map, HS) - 1;
-    if (factor != 1)
-        for (size_t i = 0; i < n; i++) state.matrix[i] *= factor;
+void linear_fade_state(Worker *worker, State state, int rows, real log_scale) {
+    const LinearMap *map = worker->map;
+    size_t n = linear_state_size(map, worker->HS) - 1;
+    real factor = 1, least = worker->fades ? (real)1e-37 : 0; // what is left of a feature long gone is 0 in the end
+    if (map->log_scaled) factor = real_exp(*state.log_scale + (real)rows * worker->log_decay - log_scale);
+    if (worker->fades) factor = linear_power(worker, rows);
+    for (size_t i = 0; factor != 1 && i < n; i++) {
+        real faded = factor * state.matrix[i];
+        state.matrix[i] = real_abs(faded) < least ? 0 : faded;
+    }
     *state.log_scale = log_scale;
 }
 
-void linear_set_relative_scale(LinearFeatures *features, const real *scale, real sign, real reference, int lanes) {
-    for (int i = 0; i < lanes; i++) features->inner[i] = real_exp(sign * (scale[i] - reference));
+void linear_set_relative_scale(const Worker *worker, LinearFeatures *features, const real *scale, int sign,
+                               real reference, int distance, int lanes) {
+    for (int i = 0; i < lanes; i++)
+        features->inner[i] =
+            real_exp((real)sign * (scale[i] - reference) + (real)(distance - sign * i) * worker->log_decay);
 }
 
 void linear_absorb_keys(Worker *worker, State state, int count) {
     const LinearMap *map = worker->map;
-    if (map->log_scaled) {
-        real largest = *state.log_scale;
-        for (int row = 0; row < count; row++) {
-            KeyTile tile = linear_key_tile(worker, row / TILE);
-            largest = real_max(largest, tile.features.log_scale[row % TILE]);
-        }
-        linear_scale_state(state, largest, map, worker->HS);
+    real largest = *state.log_scale, power[TILE];
+    for (int row = 0; map->log_scaled && row < count; row++) {
+        KeyTile tile = linear_key_tile(worker, row / TILE);
+        largest = real_max(largest + worker->log_decay, tile.features.log_scale[row % TILE]);
     }
+    linear_fade_state(worker, state, count, largest);
     for (int row = 0; row < count; row += TILE) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
         int rows = min_int(TILE, count - row);
         if (map->log_scaled)
-            linear_set_relative_scale(&tile.features, tile.features.log_scale, 1, *state.log_scale, tile_lanes(rows));
-        linear_add_to_state(worker, state, &tile.features, tile.v, NULL, rows);
+            linear_set_relative_scale(worker, &tile.features, tile.features.log_scale, 1, *state.log_scale,
+                                      count - 1 - row, tile_lanes(rows));
+        if (worker->fades) {
+            linear_key_powers(power, worker, rows, count - row - rows);
+            linear_fade_rows(tile.v, power, rows, worker->stride);
+        }
+        linear_add_to_state(worker, state, &tile.features, tile.v, worker->fades ? power : NULL, rows);
     }
 }
 
 // ---- pairs of tiles
 
-// log_scaled: the factor of every pair, exp(scale of key j - largest scale that query i has seen) <= 1
-static void pair_scales(Worker *worker, const real *key_scale, int key_rows, int lanes) {
+// log_scaled: the factor of every pair, exp(scale of key j, faded, - largest scale that query i has seen) <= 1
+static void pair_scales(Worker *worker, const real *key_scale, int key_rows, int lanes, int distance) {
     for (int j = 0; j < key_rows; j++)
         for (int i = 0; i < lanes; i++) {
-            real difference = key_scale[j] - worker->running_max[i]; // above 0 only for keys that are masked out
-            worker->inner_scores[j * TILE + i] = real_exp(difference > 0 ? 0 : difference);
+            real faded = key_scale[j] + (real)(distance + i - j) * worker->log_decay;
+            real difference = faded - worker->running_max[i]; // above 1 only for keys that are masked out
+            worker->inner_scores[j * TILE + i] = real_exp(difference > 1 ? 1 : difference);
         }
 }
 
@@ -251,22 +323,22 @@ static void square_inner_scores(Worker *worker, int key_rows, int lanes) {
         }
 }
 
-void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int diagonal) {
+void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int distance) {
     const LinearMap *map = worker->map;
-    TileShape shape = diagonal ? TILE_C_UPPER : TILE_FULL;
+    TileShape shape = distance ? TILE_FULL : TILE_C_UPPER;
     tile_multiply(worker->scores, TILE, (TileLeft){keys->outer, 1, TILE}, worker->q.outer, TILE, key_rows, lanes,
                   map->outer, 0, shape);
     if (map->log_scaled)
-        pair_scales(worker, keys->log_scale, key_rows, lanes);
+        pair_scales(worker, keys->log_scale, key_rows, lanes, distance);
     else if (map->inner)
         tile_multiply(worker->inner_scores, TILE, (TileLeft){keys->inner, 1, TILE}, worker->q.inner, TILE, key_rows,
                       lanes, map->inner, 0, shape);
     if (map->squared_inner) square_inner_scores(worker, key_rows, lanes);
 }
 
-void linear_mask_future(real *tile, int key_rows, int lanes, int offset) {
-    for (int j = offset + 1; j < key_rows; j++)
-        for (int i = 0; i < min_int(lanes, j - offset); i++) tile[j * TILE + i] = 0;
+void linear_mask_future(real *tile, int key_rows, int lanes, int distance) {
+    for (int j = distance + 1; j < key_rows; j++)
+        for (int i = 0; i < min_int(lanes, j - distance); i++) tile[j * TILE + i] = 0;
 }
 
 // ---- segments
@@ -284,7 +356,12 @@ size_t linear_boundary_size(const LinearMap *map, Segments segments, const Atten
     return (size_t)config->B * config->NH * segments.count * linear_state_size(map, config->HS);
 }
 
-size_t linear_parameters_size(const LinearMap *map, const AttentionConfig *config) {
+size_t linear_decay_size(Segments segments, const AttentionConfig *config) {
+    size_t sums = config->decay == DECAY_LEARNED ? (size_t)config->B * config->NH * segments.count : 0;
+    return round_up(sums * sizeof(double) / sizeof(real), 16);
+}
+
+size_t linear_packed_gradient_size(const LinearMap *map, const AttentionConfig *config) {
     return round_up((size_t)config->B * config->NH * map->d_packed_size, 16);
 }
 
@@ -293,12 +370,15 @@ State linear_boundary(real *boundaries, int task, int segment, Segments segments
     return linear_state_at(boundaries + index * linear_state_size(worker->map, worker->HS), worker->map, worker->HS);
 }
 
-void linear_add_states(State a, State b, const LinearMap *map, int HS) {
-    size_t n = linear_state_size(map, HS) - 1;
-    real factor = 1;
+void linear_add_states(Worker *worker, State a, State b, int rows) {
+    const LinearMap *map = worker->map;
+    size_t n = linear_state_size(map, worker->HS) - 1;
+    real factor = worker->fades ? linear_power(worker, rows) : 1;
     if (map->log_scaled) {
-        linear_scale_state(a, real_max(*a.log_scale, *b.log_scale), map, HS);
-        factor = real_exp(*b.log_scale - *a.log_scale);
+        real faded = *b.log_scale; // row by row, as the queries' largest scales are made: to the bit
+        for (int row = 0; row < rows; row++) faded += worker->log_decay;
+        linear_fade_state(worker, a, 0, real_max(*a.log_scale, faded));
+        factor = real_exp(*b.log_scale + (real)rows * worker->log_decay - *a.log_scale);
     }
     for (size_t i = 0; i < n; i++) a.matrix[i] += factor * b.matrix[i];
 }
@@ -320,9 +400,10 @@ void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const 
     }
 #pragma omp for
     for (int task = 0; task < heads; task++) {
+        linear_set_decay(worker, task);
         linear_clear_state(linear_boundary(boundaries, task, 0, segments, worker), map, worker->HS);
         for (int segment = 2; segment < segments.count; segment++)
-            linear_add_states(linear_boundary(boundaries, task, segment, segments, worker),
-                              linear_boundary(boundaries, task, segment - 1, segments, worker), map, worker->HS);
+            linear_add_states(worker, linear_boundary(boundaries, task, segment, segments, worker),
+                              linear_boundary(boundaries, task, segment - 1, segments, worker), segments.rows);
     }
 }

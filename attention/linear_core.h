@@ -59,6 +59,10 @@ typedef struct { // what one thread works with
     int HS, stride; // of a head: its size, and that in whole vectors
     int backward;
     int chunk;            // rows
+    real log_decay;       // of the current head; 0 without decay
+    int fades;            // scores are multiplied by powers of its decay; log_scaled maps have them in their scales
+    real *powers;         // (3 TILE) decay^(i - TILE), 0 for i < TILE
+    real *far_powers;     // (3 TILE) the same for a pair of tiles that are not neighbours
     real *packed;         // the constants of the current head
     real *d_packed;       // the gradient of its parameters
     real *x;              // (HS, TILE) an input or its gradient, feature-major
@@ -81,6 +85,7 @@ typedef struct { // what one thread works with
     real *d_scores;                    // (TILE, TILE) gradient of the scores
     real *d_inner_scores;              // (TILE, TILE) what reaches inner_scores, then inner
     real *raw_scores;                  // (TILE, TILE) squared_inner: inner_scores before squaring
+    double d_log_decay;                // of a learned decay: of the rows so far
     State query_sums;                  // U: over the queries after the chunk
     real *states;                      // the state before each chunk of the segment
 } Worker;
@@ -106,6 +111,23 @@ void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int ro
 void linear_load_keys(Worker *worker, HeadInput input, int start, int count);
 void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows rows);
 
+// ---- decay: a score is multiplied by decay^distance
+//
+// A state counts every key as seen from the last row before the chunk: so a query of the chunk multiplies what it reads
+// by decay^(1 + rows of the chunk before it), a key enters with decay^(rows of the chunk after it), and the state itself
+// fades by decay^(rows of the chunk). The sums of queries mirror it. No power is above 1, and none is of a position.
+
+void linear_set_decay(Worker *worker, int task);
+real linear_power(const Worker *worker, int distance);
+// power (TILE) of a tile's queries with `before` rows of the chunk before them, of a tile's keys with `after` rows after
+void linear_query_powers(real *power, const Worker *worker, int before);
+void linear_key_powers(real *power, const Worker *worker, int rows, int after);
+// rows (n, HS) times the power of each; x (HS, TILE) likewise
+void linear_fade_rows(real *rows, const real *power, int n, int stride);
+void linear_fade_columns(real *x, const real *power, int HS, int lanes);
+// tile[j][i] times the power of a pair: query i stands `distance` + i rows below the first key
+void linear_fade_pairs(Worker *worker, real *tile, int key_rows, int lanes, int distance);
+
 // ---- phi = outer (x) inner, a block of it at a time
 
 // Outer features in one block.
@@ -118,23 +140,27 @@ const real *linear_expand(real *phi, const LinearFeatures *features, int from, i
 size_t linear_state_size(const LinearMap *map, int HS);
 State linear_state_at(real *base, const LinearMap *map, int HS);
 void linear_clear_state(State state, const LinearMap *map, int HS);
-// Makes a state relative to another log scale.
-void linear_scale_state(State state, real log_scale, const LinearMap *map, int HS);
+// Lets `rows` rows pass. The state of a log_scaled map is relative to `log_scale` afterwards.
+void linear_fade_state(Worker *worker, State state, int rows, real log_scale);
 // matrix += phi^T right, vector += phi^T weights, for features of `rows` rows with right (rows, HS), weights (rows) or
 // all ones.
 void linear_add_to_state(Worker *worker, State state, const LinearFeatures *features, const real *right,
                          const real *weights, int rows);
 // Adds the chunk's keys, already loaded, to a state.
 void linear_absorb_keys(Worker *worker, State state, int count);
-// inner of a log_scaled map: the factor exp(+-(scale - reference)) between a row and a state, never above 1
-void linear_set_relative_scale(LinearFeatures *features, const real *scale, real sign, real reference, int lanes);
+// inner of a log_scaled map: the factor exp(sign (scale - reference)) between a row and a state, with its decay for
+// `distance` rows in the first column, one less for every further key (sign 1), one more for every query (sign -1).
+// Never above 1.
+void linear_set_relative_scale(const Worker *worker, LinearFeatures *features, const real *scale, int sign,
+                               real reference, int distance, int lanes);
 
 // ---- pairs of tiles
 
-// scores[j][i] = <outer(k_j), outer(q_i)> and inner_scores likewise. On the diagonal only i >= j is computed.
-void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int diagonal);
-// The query of column i stands `offset` + i rows below the tile's first key: it must not see keys further down.
-void linear_mask_future(real *tile, int key_rows, int lanes, int offset);
+// scores[j][i] = <outer(k_j), outer(q_i)> and inner_scores likewise, without the powers of `fades`. The query of column
+// i stands `distance` + i rows below the tile's first key; with distance 0 only i >= j is computed.
+void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int distance);
+// A query must not see keys further down.
+void linear_mask_future(real *tile, int key_rows, int lanes, int distance);
 
 // ---- denominators
 
@@ -154,11 +180,12 @@ Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig 
 // Numbers that the states at the segments' boundaries take, one for each segment of each head.
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config);
 State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker);
-// Scratch in numbers for the gradients of the heads' parameters.
-size_t linear_parameters_size(const LinearMap *map, const AttentionConfig *config);
+// Scratch in numbers for the gradients of the heads' decays and of what they packed.
+size_t linear_decay_size(Segments segments, const AttentionConfig *config);
+size_t linear_packed_gradient_size(const LinearMap *map, const AttentionConfig *config);
 // Fills in the states before each segment. All threads of a parallel region call it together.
 void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv);
-// a += b
-void linear_add_states(State a, State b, const LinearMap *map, int HS);
+// a += b, which is `rows` rows further away.
+void linear_add_states(Worker *worker, State a, State b, int rows);
 
 #endif

@@ -217,8 +217,7 @@ static void flat_features(double *phi, const double *u, Tensors layer, int head,
         phi[j] = c * pow(dot(anchors + j * d, u, d), 2) * exp(fmin(fmax(sqrt(2 * s[j]) * y[j] - s[j], -20), 20));
 }
 
-static void exponential_features(double *phi, const double *u, Tensors layer, int head,
-                                 const AttentionConfig *config) {
+static void exponential_features(double *phi, const double *u, Tensors layer, int head, const AttentionConfig *config) {
     if (config->fusion == FUSION_FLAT) {
         flat_features(phi, u, layer, head, config);
         return;
@@ -276,8 +275,8 @@ static void polynomial_features(double *p, const double *u, Tensors layer, const
         break;
     case POLY_MACLAURIN:
     case POLY_RADEMACHER:
-        maclaurin_features(p, u, tensor_named("rm_r1", layer, slay, config),
-                           tensor_named("rm_r2", layer, slay, config), config);
+        maclaurin_features(p, u, tensor_named("rm_r1", layer, slay, config), tensor_named("rm_r2", layer, slay, config),
+                           config);
         break;
     case POLY_NYSTROM:
         nystrom_features(p, u, tensor_named("nystrom_anchors", layer, slay, config),

@@ -171,7 +171,8 @@ MAPPED_ATTENTION_FUNCTIONS(slay_map, SLAY_CORE)
 const Attention attention_slay = {.name = "slay",
                                   .summary = "spherical YAT kernel in linear time: quadrature, random features",
                                   .uses = USES_R | USES_M | USES_P | USES_EPS | USES_DELTA | USES_POLY | USES_FUSION |
-                                          USES_OMEGA | USES_DENOMINATOR | USES_SCALE | USES_CHUNK | USES_LEARN | USES_PRESET,
+                                          USES_OMEGA | USES_DENOMINATOR | USES_SCALE | USES_CHUNK | USES_LEARN |
+                                          USES_PRESET,
                                   .defaults = defaults,
                                   .check = check,
                                   .tensors = slay_tensors,

@@ -55,8 +55,8 @@ int slay_tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_T
     size_t R = (size_t)config->R, M = (size_t)config->M, P = (size_t)config->P;
     size_t NH = (size_t)config->NH, HS = (size_t)config->HS;
     int n = 0, anchors_train = learns(config, LEARN_ANCHORS);
-    list[n++] = (AttentionTensor){
-        .name = "omega", .rank = 4, .shape = {R, NH, HS, M}, .trains = learns(config, LEARN_OMEGA)};
+    list[n++] =
+        (AttentionTensor){.name = "omega", .rank = 4, .shape = {R, NH, HS, M}, .trains = learns(config, LEARN_OMEGA)};
     if (config->fusion == FUSION_FLAT) {
         list[n++] = (AttentionTensor){.name = "flat_scales", .rank = 2, .shape = {NH, M}};
         list[n++] = (AttentionTensor){.name = "flat_anchors", .rank = 3, .shape = {NH, M, HS}, .trains = anchors_train};
@@ -66,8 +66,7 @@ int slay_tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_T
     list[n++] = (AttentionTensor){.name = "quad_weights", .rank = 1, .shape = {R}};
     switch (slay_polynomial(config)) {
     case POLY_ANCHOR:
-        list[n++] = (AttentionTensor){
-            .name = "anchor_vectors", .rank = 2, .shape = {P, HS}, .trains = anchors_train};
+        list[n++] = (AttentionTensor){.name = "anchor_vectors", .rank = 2, .shape = {P, HS}, .trains = anchors_train};
         break;
     case POLY_NYSTROM:
         list[n++] = (AttentionTensor){.name = "nystrom_anchors", .rank = 2, .shape = {P, HS}};
@@ -94,10 +93,11 @@ int slay_tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_T
 typedef struct {
     int poly, fusion;
     int HS, RM, P;
-    int projections; // rows of the projection matrix: R*M random ones, then the polynomial's or the flat anchors
-    int spare;       // rows of tape that the polynomial needs for itself
-    int first_trained, trained; // projections whose vectors are parameters: where they begin and how many
-    real factor;     // of the polynomial features
+    int projections;   // rows of the projection matrix: R*M random ones, then the polynomial's or the flat anchors
+    int spare;         // rows of tape that the polynomial needs for itself
+    int first_trained; // of the projections whose vectors are parameters ...
+    int trained;       // ... and how many there are
+    real factor;       // of the polynomial features
 } Shape;
 
 static Shape shape_of(const AttentionConfig *config) {
@@ -140,7 +140,7 @@ typedef struct {       // one head's constants as features and gradient want the
     real *projection;  // (projections, HS)
     real *shift;       // (RM) s_r, or s_j of the flat fusion
     real *coefficient; // (RM) sqrt(w_r / M), or c of the flat fusion
-    real *square;      // (RM) hadamard: 1 / (2 s_r sqrt(M)), which turns a squared projection into y^2 / sqrt(M); flat: 1
+    real *square;      // (RM) hadamard: 1 / (2 s_r sqrt(M)), which makes y^2 / sqrt(M) of a squared projection; flat: 1
     real *whitening;   // (P, P)
 } Packed;
 
@@ -205,10 +205,11 @@ static void pack_polynomial(Packed packed, SlayConstants constants, const Shape 
     }
 }
 
-// The flat fusion has M features phi_j(u) = c <a_j,u>^2 exp(sqrt(2 s_j) <omega_j,u> - s_j). Over the draws of a product
-// phi_j(u) phi_j(v) with x = <u,v>, the anchor averages to (1 + 2x^2) / (d (d + 2)), omega to exp(2 s_j x), and that over
-// s_j, which is exponential with mean 1 / (2 + eps), to (2 + eps) / (2 + eps - 2x). So c^2 = d (d + 2) / (M (2 + eps))
-// makes the scores' mean (1 + 2x^2) / (2 + eps - 2x): what scaled anchors and quadrature of the tensor fusion aim at.
+// The flat fusion has M features phi_j(u) = c <a_j,u>^2 exp(sqrt(2 s_j) <omega_j,u> - s_j). In the mean of a product
+// phi_j(u) phi_j(v) over the draws, with x = <u,v>, the anchor's part is (1 + 2x^2) / (d (d + 2)) and omega's is
+// exp(2 s_j x), whose mean over s_j, exponential with mean 1 / (2 + eps), is (2 + eps) / (2 + eps - 2x). So with
+// c^2 = d (d + 2) / (M (2 + eps)) the mean of a score is (1 + 2x^2) / (2 + eps - 2x), which is what the tensor fusion's
+// scaled anchors and quadrature aim at.
 static real flat_coefficient(const AttentionConfig *config) {
     real d = (real)config->HS, scale = config->scale_features ? d * (d + 2) : 1;
     return real_sqrt(scale / ((real)config->M * (2 + (real)config->eps)));
@@ -280,7 +281,8 @@ static void exponential_gradient(real *d_projected, const real *d_outer, const r
             int at = e * TILE + i;
             real y = projected[at], inside = real_abs(y - shift) <= EXPONENT_MAX ? 1 : 0;
             real slope = inside * outer[at];
-            if (shape->fusion == FUSION_HADAMARD) slope += coefficient * real_exp(limited(y - shift, EXPONENT_MAX)) * square * 2 * y;
+            if (shape->fusion == FUSION_HADAMARD)
+                slope += coefficient * real_exp(limited(y - shift, EXPONENT_MAX)) * square * 2 * y;
             d_projected[at] = d_outer[at] * slope;
         }
     }

@@ -395,6 +395,7 @@ static void test_slay_tensors(void) {
     Case c = make_case(&flat, 1, 1, NH, HS), of_learned = make_case(&learned, 1, 1, NH, HS);
     Case of_signs = make_case(&signs, 1, 1, NH, HS);
     const real *scales = tensor_named(&c, "flat_scales"), *anchors = tensor_named(&c, "flat_anchors");
+    const real *r1 = tensor_named(&of_signs, "rm_r1"), *r2 = tensor_named(&of_signs, "rm_r2");
     double mean = 0, squares = 0, positive = 0;
     for (int j = 0; j < NH * M; j++) {
         double length = 0;
@@ -410,8 +411,8 @@ static void test_slay_tensors(void) {
     CHECK(!memcmp(tensor_named(&of_learned, "flat_anchors"), anchors, NH * M * HS * sizeof(real)));
     CHECK(!memcmp(tensor_named(&of_learned, "omega"), tensor_named(&c, "omega"), NH * M * HS * sizeof(real)));
     for (int i = 0; i < M * HS; i++) {
-        CHECK(fabsf(tensor_named(&of_signs, "rm_r1")[i]) == 0.25f && fabsf(tensor_named(&of_signs, "rm_r2")[i]) == 0.25f);
-        positive += (tensor_named(&of_signs, "rm_r1")[i] > 0) / (double)(M * HS);
+        CHECK(fabsf(r1[i]) == 0.25f && fabsf(r2[i]) == 0.25f);
+        positive += (r1[i] > 0) / (double)(M * HS);
     }
     CHECK_CLOSE(positive, 0.5, 0.02);
     free_case(&c), free_case(&of_learned), free_case(&of_signs);
@@ -440,9 +441,9 @@ static void mean_scores(double mean[COSINES], const char *options, int draws) {
     free_case(&c);
 }
 
-// The flat fusion estimates the anchors' kernel with the whole integral over s, Rademacher's products estimate x^2 times
-// the quadrature, here of one node. From x = -1/4 on one feature of the flat fusion has no finite variance, and its
-// mean is slow to settle.
+// The flat fusion estimates the anchors' kernel with the whole integral over s, Rademacher's products x^2 times the
+// quadrature, here of one node. Above x = -1/4 the flat features' products have no finite variance, and their mean is
+// slow to settle.
 static void test_slay_estimates_its_kernel(void) {
     static const double bounds[COSINES] = {0.005, 0.01, 0.02, 0.05, 0.2};
     double flat[COSINES], orthogonal[COSINES], rademacher[COSINES], s = 1 / 2.001;

@@ -16,6 +16,9 @@ typedef struct {
     int unit_length;     // quadratic ones: q and k are brought to length 1
 } Variant;
 
+#define FIXED   "--decay fixed --decay-shortest 1.5 --decay-longest 60 "
+#define LEARNED "--decay learned --decay-shortest 1.5 --decay-longest 60 "
+
 static const Variant linear_variants[] = {
     {"uniform", "uniform", 0, "", 0, 0},
     {"elu", "elu", 0, "", 0, 0},
@@ -39,11 +42,35 @@ static const Variant linear_variants[] = {
     {"slay flat", "slay", 0, "--M 40 --fusion flat", 0, 0},
     {"slay flat, orthogonal", "slay", 0, "--M 23 --fusion flat --omega orthogonal --scale-features 0", 0, 0},
     {"slay, learned", "slay", 0, "--R 2 --M 3 --P 4 --learn both", 0, 0},
-    {"slay flat, learned", "slay", 0, "--M 7 --fusion flat --learn both", 0, 0},
+    {"slay flat, learned, learned decay", "slay", 0, LEARNED "--M 7 --fusion flat --learn both", 0, 0},
     {"slay flat, learned anchors", "slay", 0, "--M 17 --fusion flat --learn anchors", 0, 0},
     {"slay hadamard, learned omega", "slay", 0, "--R 2 --M 3 --fusion hadamard --learn omega", 0, 0},
     {"slay exact, learned omega", "slay", 0, "--R 1 --M 5 --poly exact --learn omega", 0, 0},
+    {"uniform, fixed decay", "uniform", 0, FIXED, 0, 0},
+    {"uniform, learned decay", "uniform", 0, LEARNED, 0, 0},
+    {"elu, fixed decay", "elu", 0, FIXED, 0, 0},
+    {"elu, learned decay", "elu", 0, LEARNED, 0, 0},
+    {"elu, clamp, learned decay", "elu", 0, LEARNED "--denominator clamp", 0, 0},
+    {"elu, big delta, learned decay", "elu", 0, LEARNED "--delta 0.1", 0, 0},
+    {"cosformer, fixed decay", "cosformer", 0, FIXED, 0, 0},
+    {"cosformer, learned decay", "cosformer", 0, LEARNED, 0, 0},
+    {"favor relu, fixed decay", "favor", 0, FIXED "--M 40", 0, 0},
+    {"favor relu, learned decay", "favor", 0, LEARNED "--M 40", 0, 0},
+    {"favor exp, fixed decay", "favor", 0, FIXED "--M 33 --features exp", 0, 0},
+    {"favor exp, learned decay", "favor", 0, LEARNED "--M 33 --features exp", 0, 0},
+    {"favor exp, big delta, learned decay", "favor", 0, LEARNED "--M 33 --features exp --delta 0.01", 0, 0},
+    {"rff, fixed decay", "rff", 1, FIXED "--M 24 --delta 0.001", 0, 0},
+    {"rff, learned decay", "rff", 1, LEARNED "--M 24 --delta 0.001", 0, 0},
+    {"slay, fixed decay", "slay", 0, FIXED, 0, 0},
+    {"slay, learned decay", "slay", 0, LEARNED, 0, 0},
+    {"slay, wide, learned decay", "slay", 0, LEARNED "--R 1 --M 8 --P 128", 0, 0},
+    {"slay exact, learned decay", "slay", 0, LEARNED "--M 8 --poly exact", 0, 0},
+    {"slay none, fixed decay", "slay", 0, FIXED "--R 1 --M 7 --poly none", 0, 0},
+    {"slay hadamard, learned decay", "slay", 0, LEARNED "--M 8 --fusion hadamard --denominator clamp", 0, 0},
+    {"slay maclaurin, learned decay", "slay", 1, LEARNED "--R 2 --M 8 --P 32 --poly maclaurin", 0, 0},
 };
+#undef FIXED
+#undef LEARNED
 enum { LINEAR_VARIANTS = sizeof linear_variants / sizeof linear_variants[0] };
 
 static const Variant quadratic_variants[] = {

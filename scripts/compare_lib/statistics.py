@@ -1,4 +1,4 @@
-"""Means, standard errors, Welch's t test and Holm's correction, without any library."""
+"""Means, standard errors, Welch's and the paired t test and Holm's correction, without any library."""
 import math
 
 
@@ -70,6 +70,18 @@ def welch(first, second):
     t = difference / math.sqrt(a + b)
     degrees = (a + b) ** 2 / (a * a / (len(first) - 1) + b * b / (len(second) - 1))
     return {"t": t, "degrees": degrees, "p": student_two_sided(t, degrees)}
+
+
+def paired(first, second):
+    """Student's test of the differences of values that belong together in pairs: {t, degrees, p}; None from fewer than two."""
+    differences = [a - b for a, b in zip(first, second, strict=True)]
+    if len(differences) < 2:
+        return None
+    error, difference, degrees = standard_error(differences), mean(differences), len(differences) - 1.0
+    if error == 0:  # no spread at all: any difference is beyond chance
+        return {"t": math.copysign(math.inf, difference) if difference else 0.0, "degrees": degrees,
+                "p": 0.0 if difference else 1.0}
+    return {"t": difference / error, "degrees": degrees, "p": student_two_sided(difference / error, degrees)}
 
 
 def holm(p_values):

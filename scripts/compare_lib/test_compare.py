@@ -31,6 +31,15 @@ class Statistics(unittest.TestCase):
             for name, expected in (("t", t), ("degrees", degrees), ("p", p)):
                 self.assertTrue(math.isclose(found[name], expected, rel_tol=1e-9, abs_tol=1e-12), (name, found, expected))
 
+    def test_paired(self):
+        """Of three differences d the probability is 1 - t / sqrt(t^2 + 2), which can be written down."""
+        a, b = [1.0, 2.0, 4.0], [0.5, 1.8, 3.1]
+        found, t = statistics.paired(a, b), (1.6 / 3) / math.sqrt((0.25 + 0.04 + 0.81 - 1.6 ** 2 / 3) / 2 / 3)
+        self.assertTrue(math.isclose(found["t"], t, rel_tol=1e-9) and found["degrees"] == 2, (found, t))
+        self.assertTrue(math.isclose(found["p"], 1 - t / math.sqrt(t * t + 2), rel_tol=1e-9), found)
+        self.assertEqual(statistics.paired([1.0, 2.0], [0.5, 1.5])["p"], 0.0)
+        self.assertIsNone(statistics.paired([1.0], [2.0]))
+
     def test_incomplete_beta_against_scipy(self):
         for a, b, x, expected in BETA:
             self.assertTrue(math.isclose(statistics.incomplete_beta(a, b, x), expected, rel_tol=1e-10))

@@ -1,0 +1,79 @@
+"""What is compared: a name for each attention with its options. Rows are data; nothing else here knows the mechanisms."""
+
+# {table: {row: options of train_gpt2}}. The first row of a table is what the others are tested against.
+TABLES = {
+    "mechanisms": {
+        "softmax": "--attention softmax",
+        "softmax+decay": "--attention softmax --decay learned",
+        "softmax, window 32": "--attention softmax --window 32",
+        "uniform": "--attention uniform",
+        "uniform+decay": "--attention uniform --decay learned",
+        "elu": "--attention elu",
+        "elu+decay": "--attention elu --decay learned",
+        "slay": "--attention slay",
+        "slay+fixed decay": "--attention slay --decay fixed",
+        "slay+decay": "--attention slay --decay learned",
+        "slay recall": "--attention slay --preset recall",
+        "slay recall+decay": "--attention slay --preset recall --decay learned",
+        "hybrid 1:1": "--attention slay,softmax --preset recall --decay learned",
+        "hybrid 3:1": "--attention slay*3,softmax --preset recall --decay learned",
+    },
+    # R, M and P at equal feature width, F = R M P = 384.
+    "presets": {
+        "P8 R3 M16": "--attention slay --P 8 --R 3 --M 16",
+        "P16 R3 M8": "--attention slay --P 16 --R 3 --M 8",
+        "P24 R2 M8": "--attention slay --P 24 --R 2 --M 8",
+        "P32 R3 M4": "--attention slay --P 32 --R 3 --M 4",
+        "P32 R2 M6": "--attention slay --P 32 --R 2 --M 6",
+        "P48 R2 M4": "--attention slay --P 48 --R 2 --M 4",
+        "P96 R2 M2": "--attention slay --P 96 --R 2 --M 2",
+        "P192 R1 M2": "--attention slay --P 192 --R 1 --M 2",
+        "flat J384": "--attention slay --fusion flat --M 384",
+    },
+}
+LAYERS = {"hybrid 3:1": 4}  # a list of attentions is repeated over the layers: it needs a multiple of these
+
+
+def rows_of(table, layers):
+    """{row: words} of a table for a model with so many layers."""
+    return {name: words.split() for name, words in TABLES[table].items() if layers % LAYERS.get(name, 1) == 0}
+
+
+# ---- what decoding keeps
+
+PAPER, RECALL = {"P": 8, "R": 3, "M": 16}, {"P": 32, "R": 2, "M": 6}
+
+
+def options_of(words):
+    return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2])}
+
+
+def mechanisms(words):
+    """[(name, options)] of the list of attentions: "slay*3,softmax:window=64" are four; options of an entry win."""
+    found, shared = [], options_of(words)
+    for entry in shared["attention"].split(","):
+        entry, _, own = entry.partition(":")
+        name, _, times = entry.partition("*")
+        found += [(name, {**shared, **dict(pair.split("=") for pair in own.split(":") if pair)})] * int(times or 1)
+    return found
+
+
+def attention_of(words):
+    """The first mechanism of a row, for its colour."""
+    return mechanisms(words)[0][0]
+
+
+def feature_width(name, options, size):
+    """F of a linear mechanism with heads of `size`; None for quadratic ones."""
+    if name == "slay":
+        sizes = {**(RECALL if options.get("preset") == "recall" else PAPER), **options}
+        return int(sizes["M"]) if options.get("fusion") == "flat" else int(sizes["P"]) * int(sizes["R"]) * int(sizes["M"])
+    return {"uniform": 1, "elu": size}.get(name)
+
+
+def width_and_state(words, size, T):
+    """(F, or None where layers differ or have none; numbers per head and layer that decoding keeps at position T)"""
+    widths = [feature_width(name, options, size) for name, options in mechanisms(words)]
+    states = [width * (size + 1) if width else 2 * size * min(T, int(options.get("window", 0)) or T)
+              for width, (_, options) in zip(widths, mechanisms(words))]
+    return widths[0] if len(set(widths)) == 1 else None, round(sum(states) / len(states))

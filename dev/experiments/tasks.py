@@ -1,0 +1,115 @@
+"""The tasks that rows are compared on: data, options of the trainer, and what is measured of a finished run."""
+import os
+import subprocess
+import tempfile
+
+from compare_lib import corpora
+
+from . import measures, mqar, shards
+
+STORIES, AUSTEN = "data/stories", "data/austen_512"
+LANGUAGE = ("--width 64 --heads 2 --context 256 --batch 4 --init-std 0.06 --schedule wsd --wsd-decay 0.4 --warmup 50 "
+            "--final-lr 0 --weight-decay 0.01 --val-tokens 65536")
+
+
+class Task:
+    """A name, the trainer's options, the rates to begin with, and the number by which rates are chosen and rows tested."""
+
+    def __init__(self, name, layers, steps, options, rates):
+        self.name, self.layers, self.steps, self.rates = name, layers, steps, rates
+        self.options = ["--layers", str(layers), "--steps", str(steps), *options.split()]
+
+    def set_steps(self, steps):
+        self.steps, self.options[3] = steps, str(steps)
+
+    def option(self, name):
+        return int(self.options[self.options.index("--" + name) + 1])
+
+    def train_options(self):
+        """Everything but row, rate and seed."""
+        return [*self.data(), *self.options]
+
+    def losses(self, run, shard, *words):
+        """Every token's loss over a shard."""
+        with tempfile.TemporaryDirectory() as scratch:
+            path = os.path.join(scratch, "losses")
+            command = ["./sample_gpt2", run, "--loss", shard, "--losses", path, "--threads", "1", *words]
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+            return measures.Losses(path)
+
+
+class Recall(Task):
+    """Multi-query associative recall: trained on several numbers of pairs, tested on each."""
+
+    metric, higher_is_better = "accuracy", True
+
+    def __init__(self, name, length, vocab, pairs, rows, layers, steps, options, rates):
+        sizes = f" --context {length} --vocab {vocab} --val-tokens 16000"
+        super().__init__(name, layers, steps, options + sizes, rates)
+        self.length, self.vocab, self.pairs, self.rows = length, vocab, pairs, rows
+
+    def shard(self, what):
+        return os.path.join("data", "mqar", f"{what}_T{self.length}_V{self.vocab}.bin")
+
+    def wanted(self):
+        """{shard: (numbers of pairs, rows, seed)}, that for training first."""
+        training = {self.shard(f"train{len(self.pairs)}x{self.rows}"): (self.pairs, self.rows, 1)}
+        return {**training, **{self.shard(f"val{n}"): ([n], 1000, 2) for n in self.pairs}}
+
+    def data(self):
+        return ["--train", next(iter(self.wanted())), "--val", self.shard(f"val{max(self.pairs)}")]
+
+    def prepare(self):
+        """Makes the data on first use."""
+        os.makedirs(os.path.join("data", "mqar"), exist_ok=True)
+        for path, (pairs, rows, seed) in self.wanted().items():
+            if not os.path.exists(path):
+                shards.write_rows(path, mqar.make_rows(self.length, self.vocab, pairs, rows, seed))
+
+    def measure(self, run):
+        """{"accuracy": of the most pairs, "loss": likewise, "pairs": {n: {"accuracy", "loss"}}}"""
+        found = {str(n): measures.recall(self.losses(run, self.shard(f"val{n}"), "--no-begin")) for n in self.pairs}
+        return {**found[str(max(self.pairs))], "pairs": found}
+
+
+class Language(Task):
+    """Text; the loss over the validation set, of recall hits and the rest, and by position. `longer` also measures rows
+    that are so many times as long as in training."""
+
+    metric, higher_is_better = "loss", False
+
+    def __init__(self, name, corpus, layers, steps, options, rates, longer=0):
+        super().__init__(name, layers, steps, LANGUAGE + options, rates)
+        self.corpus, self.longer, self.documents = corpus, longer, corpus == STORIES
+
+    def data(self):
+        words = ["--train", f"{self.corpus}/*_train_*.bin", "--val", f"{self.corpus}/*_val_*.bin",
+                 "--tokenizer", f"{self.corpus}/vocab.tiktoken"]
+        return words + (["--documents"] if self.documents else [])
+
+    def prepare(self):
+        """Makes or fetches the text on first use."""
+        if self.corpus == STORIES:
+            corpora.prepare("stories")
+        elif self.corpus == AUSTEN and not os.path.exists(f"{AUSTEN}/vocab.tiktoken"):
+            corpora.run_script(["scripts/get_corpus.sh", "austen", "--vocab", "512", "--out", AUSTEN])
+
+    def measure(self, run):
+        shard = f"{self.corpus}/*_val_*.bin"
+        begin = [] if self.documents else ["--no-begin"]
+        found = measures.language(self.losses(run, shard, "--loss-tokens", "65536", *begin))
+        if self.longer:
+            words = ["--length", str(self.longer * self.option("context")), "--loss-tokens", "262144", "--no-begin"]
+            found["longer"] = measures.by_position(self.losses(run, shard, *words))
+        return found
+
+
+MQAR = "--width 64 --heads 2 --batch 32 --init-std 0.06 --warmup 50 --weight-decay 0.01"
+TASKS = {task.name: task for task in (
+    Recall("mqar", 64, 128, [4, 8, 16], 100000, 2, 2500, MQAR, ["1e-3", "3e-3", "1e-2"]),
+    Language("stories", STORIES, 2, 1000, "", ["3e-3", "1e-2", "3e-2"]),
+    Language("austen", AUSTEN, 2, 1000, "", ["3e-3", "1e-2", "3e-2"]),
+    Language("stories, 4 layers", STORIES, 4, 1000, "", ["3e-3", "1e-2", "3e-2"]),
+    Language("stories, any length", STORIES, 4, 1000, " --positions none", ["3e-3", "1e-2", "3e-2"], longer=16),
+    Language("austen, any length", AUSTEN, 4, 1000, " --positions none", ["3e-3", "1e-2", "3e-2"], longer=16),
+)}

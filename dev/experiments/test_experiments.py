@@ -1,0 +1,261 @@
+"""Tests of the experiments: the generator against its definition, what is measured of losses, one short run of each kind,
+and the page from made-up results. scripts/test_experiments.sh runs them; TOY is a folder with a small corpus."""
+import collections
+import importlib.machinery
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [ROOT, os.path.join(ROOT, "scripts")]
+from dev.experiments import chart, measures, mqar, rows, runs, shards, speeds, tasks  # noqa: E402  (after the path is set)
+
+
+def load_page():
+    loader = importlib.machinery.SourceFileLoader("experiments_page", os.path.join(ROOT, "dev", "experiments", "page"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("experiments_page", loader))
+    loader.exec_module(module)
+    return module
+
+
+page = load_page()
+
+
+class Scratch(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+
+class Generator(Scratch):
+    LENGTH, VOCAB = 64, 128
+
+    def test_rows_are_what_the_definition_says(self):
+        for pairs in (1, 4, 16):
+            for row, targets in mqar.make_rows(self.LENGTH, self.VOCAB, [pairs], 200, 1):
+                keys, values = row[0:2 * pairs:2], row[1:2 * pairs:2]
+                self.assertEqual((len(row), len(targets)), (self.LENGTH, pairs))
+                self.assertTrue(len(set(keys)) == len(set(values)) == pairs)
+                self.assertTrue(all(1 <= key < self.VOCAB // 2 <= value < self.VOCAB for key, value in zip(keys, values)))
+                self.assertTrue(all(0 <= token < self.VOCAB for token in row))
+                self.assertTrue(all(at >= 2 * pairs and at % 2 == 0 for at in targets))
+                self.assertEqual({row[at]: value for at, value in targets.items()}, dict(zip(keys, values)))
+
+    def test_slots_follow_their_probabilities(self):
+        """With one pair the slot is a single draw, whose probabilities are known."""
+        counts, slots, n = collections.Counter(), 8, 4000
+        for _, targets in mqar.make_rows(18, 64, [1], n, 3):
+            counts[(next(iter(targets)) - 2) // 2] += 1
+        weights = [(i + 1) ** (mqar.POWER - 1) for i in range(slots)]
+        chi2 = sum((counts[i] - n * w / sum(weights)) ** 2 / (n * w / sum(weights)) for i, w in enumerate(weights))
+        self.assertLess(chi2, 24.3)  # 7 degrees of freedom, p = 0.001
+
+    def test_numbers_of_pairs_take_turns_and_seeds_differ(self):
+        counts = [len(targets) for _, targets in mqar.make_rows(64, 128, [4, 8], 6, 1)]
+        self.assertEqual(counts, [4, 8] * 3)
+        first, again, other = (list(mqar.make_rows(64, 128, [4], 3, seed)) for seed in (1, 1, 2))
+        self.assertTrue(first == again and first != other)
+
+    def test_impossible_sizes_are_refused(self):
+        for length, vocab, pairs in ((63, 128, 4), (64, 64, 4), (64, 128, 17), (400, 402, 100)):
+            if (length, vocab, pairs) == (400, 402, 100):
+                self.assertEqual(len(list(mqar.make_rows(length, vocab, [pairs], 1, 1))), 1)
+            else:
+                self.assertRaises(ValueError, mqar.make_rows, length, vocab, [pairs], 1, 1)
+
+    def test_shards_hold_rows_and_targets(self):
+        made = list(mqar.make_rows(64, 128, [4, 8], 10, 1))
+        shards.write_rows(self.path("a.bin"), made)
+        tokens, targets = shards.read(self.path("a.bin")), shards.read(self.path("a.targets"))
+        self.assertEqual((len(tokens), len(targets)), (641, 641))
+        for i, (row, wanted) in enumerate(made):
+            self.assertEqual(list(tokens[64 * i:64 * i + 64]), row)
+            found = {at: target for at, target in enumerate(targets[64 * i:64 * i + 64]) if target != shards.NO_TARGET}
+            self.assertEqual(found, wanted)
+
+
+class MadeUpLosses:
+    """Two rows of eight positions; the first target of each row does not count."""
+
+    rows, T = 2, 8
+    inputs = [1, 2, 3, 1, 2, 3, 1, 2] * 2
+    targets = [-1, 3, 1, 2, 3, 1, 2, 9] * 2
+    losses = [0, 1, 2, 3, 4, 5, 6, 7] * 2
+    likeliest = [0, 1, 0, 1, 0, 1, 0, 1] * 2
+    counted = measures.Losses.counted
+
+
+class Measures(unittest.TestCase):
+    def test_recall_is_over_the_targets_that_count(self):
+        self.assertEqual(measures.recall(MadeUpLosses()), {"accuracy": round(4 / 7, 6), "loss": 4.0})
+
+    def test_hits_are_bigrams_seen_before_in_the_row(self):
+        """(2,3), (3,1) and (1,2) come again; (2,9) is new, and the second row starts without a past."""
+        self.assertEqual(measures.hits_and_rest(MadeUpLosses()), {"hits": 5.0, "rest": 3.25, "share": round(3 / 7, 6)})
+
+    def test_buckets_double(self):
+        found = measures.by_position(MadeUpLosses(), first=2)
+        self.assertEqual(found, [[0, 1, 1.0, 2], [2, 3, 2.5, 4], [4, 7, 5.5, 8]])
+
+
+class TinyRecall(tasks.Recall):
+    def __init__(self, folder):
+        super().__init__("tiny recall", 32, 64, [2, 4], 64, 1, 2, "--width 16 --heads 2 --batch 4", ["1e-3", "3e-3"])
+        self.folder = folder
+
+    def shard(self, what):
+        return os.path.join(self.folder, what + ".bin")
+
+
+class ShortRuns(Scratch):
+    """Two steps of each kind of task, from the data to the file of results."""
+
+    def finish(self, task, names):
+        task.prepare()
+        words = {name: rows.TABLES["mechanisms"][name].split() for name in names}
+        found = [runs.Row(task, name, words[name], self.path("kept/runs")) for name in names]
+        said = []
+        runs.run_all(found, self.path("."), said.append)
+        self.assertTrue(all(row.complete for row in found))
+        for row in found:
+            row.look()
+        self.assertTrue(all(row.complete for row in found), "results are kept")
+        return found, len(said) // 2
+
+    def test_recall(self):
+        task = TinyRecall(self.folder.name)
+        found, count = self.finish(task, ["softmax", "slay"])
+        self.assertGreaterEqual(count, 2 * (2 + 3))
+        values = found[0].values("accuracy")
+        self.assertTrue(sorted(values) == list(runs.SEEDS) and all(0 <= value <= 0.5 for value in values.values()))
+        self.assertEqual(set(found[0].found[2]["pairs"]), {"2", "4"})
+        text = page.table(found, {}, task)
+        self.assertIn("| softmax |", text)
+
+    def test_language(self):
+        task = tasks.Language("tiny text", os.environ["TOY"], 1, 2, "", ["1e-3"])
+        task.options[task.options.index("--width") + 1] = "16"
+        found, _ = self.finish(task, ["softmax", "uniform"])
+        result = found[0].found[2]
+        mixed = result["share"] * result["hits"] + (1 - result["share"]) * result["rest"]
+        self.assertAlmostEqual(mixed, result["loss"], 4)
+        self.assertEqual([bucket[0] for bucket in result["positions"]], [0, 16, 32, 64, 128])
+
+    def test_losses_are_those_of_the_trainer(self):
+        """The last validation of a run with targets of its own, and the sampler's losses, one by one."""
+        task = TinyRecall(self.folder.name)
+        task.prepare()
+        words = ["--attention", "elu"]
+        self.assertIsNone(runs.train(runs.command_of(task, words, "1e-2", 1), self.path("run")))
+        validated = runs.load_run(self.path("run")).final
+        found = measures.recall(task.losses(self.path("run"), task.shard("val4"), "--no-begin", "--loss-tokens", "16000"))
+        self.assertAlmostEqual(found["loss"], validated["loss"], 5)
+        self.assertEqual(validated["tokens"], 16000 // 32 * 4)
+        result = subprocess.run(["./sample_gpt2", self.path("run"), "--losses", self.path("x"), "--prompt-ids", "1"],
+                                stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (1, 1))
+        self.assertIn("give --loss SHARDS too", result.stderr)
+
+    def test_a_refused_option_is_no_result(self):
+        task = TinyRecall(self.folder.name)
+        task.prepare()
+        row = runs.Row(task, "nothing", ["--attention", "nothing"], self.path("kept/runs"))
+        self.assertRaises(RuntimeError, runs.run_all, [row], self.path("."), lambda text: None)
+        self.assertFalse(os.path.exists(self.path("kept/runs")))
+
+
+class Choice(Scratch):
+    """Rates: with made-up losses the best is found, also beyond the ends of the list."""
+
+    def fill(self, task, name, losses, seeds=None, **more):
+        """Results whose loss is that of the rate, or of the seed at the best rate."""
+        words = rows.TABLES["mechanisms"][name].split()
+        for rate, loss in losses.items():
+            for seed in (runs.CHOOSING_SEED, *runs.SEEDS):
+                value = loss if seed == runs.CHOOSING_SEED or seeds is None else seeds[seed]
+                result = {"task": task.name, "row": name, "command": "", "loss": value, "hits": value + 0.1,
+                          "rest": value - 0.1, "share": 0.25, "tokens": 1024000,
+                          "positions": [[0, 15, value + 0.2, 10], [16, 31, value, 10]], **more}
+                command = runs.command_of(task, words, rate, seed)
+                runs.save_result(self.path("kept/runs"), {**result, "command": runs.shlex.join(command)}, command)
+        return runs.Row(task, name, words, self.path("kept/runs"))
+
+    def test_the_best_rate_is_taken(self):
+        row = self.fill(tasks.TASKS["stories"], "softmax", {"3e-3": 3.0, "1e-2": 2.0, "3e-2": 2.5})
+        self.assertEqual((row.rate, row.complete, row.at_the_end), ("1e-2", True, False))
+
+    def test_an_end_of_the_list_is_followed(self):
+        row = self.fill(tasks.TASKS["stories"], "softmax", {"3e-3": 2.0, "1e-2": 2.5, "3e-2": 3.0})
+        self.assertEqual((row.rate, row.missing), (None, [("1e-3", runs.CHOOSING_SEED)]))
+        row = self.fill(tasks.TASKS["stories"], "softmax", {"1e-3": 1.9, "3e-4": 1.8})
+        self.assertEqual((row.rate, row.complete, row.at_the_end), ("3e-4", True, True))
+
+    def test_a_run_that_diverges_is_not_chosen(self):
+        task, words = tasks.TASKS["stories"], rows.TABLES["mechanisms"]["softmax"].split()
+        self.fill(task, "softmax", {"3e-3": 3.0, "1e-2": 2.0})
+        command = runs.command_of(task, words, "3e-2", 1)
+        runs.save_result(self.path("kept/runs"), {"task": task.name, "row": "softmax", "command": runs.shlex.join(command),
+                                                  "failed": "step 3: the loss is not finite"}, command)
+        self.assertEqual(runs.Row(task, "softmax", words, self.path("kept/runs")).rate, "1e-2")
+
+    def test_the_page(self):
+        task = tasks.TASKS["stories"]
+        rates = {"3e-3": 3.0, "1e-2": 2.0, "3e-2": 2.5}
+        self.fill(task, "softmax", rates, {2: 1.0, 3: 1.02, 4: 1.01})
+        self.fill(task, "uniform+decay", rates, {2: 0.9, 3: 0.93, 4: 0.91})
+        self.fill(task, "slay+decay", rates, {2: 0.89, 3: 0.94, 4: 0.91})
+        self.fill(task, "slay recall+decay", rates, {2: 0.85, 3: 0.88, 4: 0.86})
+        text = page.build(self.path("kept/runs"), [task], self.path("kept"))
+        first = text.split("\n")[2]
+        self.assertIn("slay recall+decay is better than uniform+decay (-0.0500 nats, p = < 0.001)", first)
+        self.assertIn("slay+decay cannot be told from uniform+decay", first)
+        self.assertIn("| uniform+decay | 1e-2 | 0.9133 ± 0.0088 | 1.0133 ± 0.0088 | 0.8133 ± 0.0088 | -0.0967 |", text)
+        self.assertIn("recall hits are 25 % of the targets", text)
+        self.assertIn("Not finished: softmax+decay, ", text)
+        for name in page.re.findall(r"\]\(better_slay/(\S+\.svg)\)", text):
+            with open(self.path(os.path.join("kept", name)), encoding="utf-8") as file:
+                self.assertTrue(file.read().startswith("<svg"))
+
+    def test_speed(self):
+        found = {"stories": {"rounds": [{"slay": 100.0}], "decode": {"slay": {"512": 900.0, "4096": 800.0}}}}
+        self.assertEqual(speeds.summary(found, tasks.TASKS["stories"], "slay"), (100.0, [900.0, 800.0]))
+        self.assertEqual(speeds.summary({}, tasks.TASKS["stories"], "slay"), (None, []))
+
+
+class Rows(unittest.TestCase):
+    def test_width_and_state(self):
+        for words, expected in (("--attention slay", (384, 384 * 33)), ("--attention softmax", (None, 2 * 32 * 256)),
+                                ("--attention slay --preset recall --P 16", (192, 192 * 33)),
+                                ("--attention slay --fusion flat --M 384", (384, 384 * 33)),
+                                ("--attention softmax --window 32", (None, 2 * 32 * 32)),
+                                ("--attention slay*3,softmax:window=64", (None, round((3 * 384 * 33 + 2 * 32 * 64) / 4)))):
+            self.assertEqual(rows.width_and_state(words.split(), 32, 256), expected, words)
+
+    def test_presets_have_one_width(self):
+        widths = {rows.width_and_state(words.split(), 32, 256)[0] for words in rows.TABLES["presets"].values()}
+        self.assertEqual(widths, {384})
+
+    def test_lists_fit_the_layers(self):
+        self.assertNotIn("hybrid 3:1", rows.rows_of("mechanisms", 2))
+        self.assertIn("hybrid 3:1", rows.rows_of("mechanisms", 4))
+
+
+class Pictures(unittest.TestCase):
+    def test_one_point_alone_can_be_drawn(self):
+        text = chart.Chart("a", "b", [chart.Series("one", "slay", [(100, 0.5)])]).render()
+        self.assertTrue(text.startswith("<svg") and "nan" not in text)
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    os.chdir(ROOT)
+    result = unittest.main(exit=False, verbosity=1).result
+    failed = len({id(test) for test, _ in result.failures + result.errors})
+    print(f"{result.testsRun - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
