@@ -29,8 +29,6 @@ typedef struct LinearMap LinearMap;
 struct LinearMap {
     int outer, inner, tape; // widths
     int fixed_inner;        // inner does not depend on the vector: its gradient is not computed
-    int squared_inner;      // a score takes <inner, inner>^2. The equal finite state would have inner^2 / 2 columns, so
-                            // such a map is always computed pair by pair and decodes with a cache of its features
     int log_scaled;         // keys come with a scale too large or small for a float; then inner is 1 and the core's own
     int is_signed;          // scores may be negative: so may sums, which are floored in magnitude and counted
     double feature_cost;    // multiplications per vector, for the flop count and the choice of form
