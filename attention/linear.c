@@ -23,13 +23,11 @@ static double row_cost(const LinearMap *map, int HS, int T, int chunk) {
 }
 
 int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const AttentionConfig *config) {
-    double row = pair_cost(map, config->HS) * 0.5 * chunk;
-    if (!map->squared_inner) row += state_cost(map, config->HS);
+    double row = pair_cost(map, config->HS) * 0.5 * chunk + state_cost(map, config->HS);
     return config->NH * (rows * row + 2.0 * tile_lanes(rows) * map->feature_cost) > 1e6;
 }
 
 int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config) {
-    if (map->squared_inner) return T;
     if (config->chunk) return min_int(config->chunk, T);
     // Wider states are visited less often: that keeps the states of the backward pass in bounds, and a chunk's pairs
     // are still cheap beside them.
@@ -81,8 +79,6 @@ static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows, 
     else if (map->inner)
         tile_multiply(inner, TILE, (TileLeft){worker->q.inner, 1, TILE}, keys->features.inner, TILE, 1, lanes,
                       map->inner, 0, TILE_FULL);
-    if (map->squared_inner)
-        for (int j = 0; j < lanes; j++) inner[j] *= inner[j];
     if (map->inner)
         for (int j = 0; j < lanes; j++) scores[j] *= inner[j];
     if (worker->fades) {
@@ -192,7 +188,7 @@ static void forward_chunk(Worker *worker, HeadInput input, HeadOutput output, in
             relate_scales(worker, linear_key_tile(worker, index).features.log_scale, rows, maximum, row + 1);
             maximum = worker->running_max[rows - 1];
         }
-        if (start > 0 && !map->squared_inner) read_history(worker, row, rows);
+        if (start > 0) read_history(worker, row, rows);
         for (int j = 0; j <= index; j++) {
             KeyTile keys = linear_key_tile(worker, j);
             add_pairs(worker, &keys, j < index ? TILE : rows, rows, row - j * TILE);
@@ -239,7 +235,7 @@ void linear_attention_forward(const LinearMap *map, real *out, real *saved, cons
             int task = i / segments.count, segment = i % segments.count, start = segment * segments.rows;
             linear_pack(&worker, task);
             worker.state = segment ? linear_boundary(boundaries, task, segment, segments, &worker) : own_state;
-            if (!segment && !map->squared_inner) linear_clear_state(worker.state, map, worker.HS);
+            if (!segment) linear_clear_state(worker.state, map, worker.HS);
             forward_rows(&worker, linear_head_input(qkv, task, config), head_output(out, saved, task, map, config),
                          start, min_int(start + segments.rows, T));
         }
@@ -250,8 +246,7 @@ void linear_attention_forward(const LinearMap *map, real *out, real *saved, cons
 //
 // Keys wait in the cache until they fill a tile, which then enters the state as a whole. So the state is written once
 // in TILE positions, and its sums are those of the forward pass, which a sum of single keys would not keep up with in
-// long sequences. Tiles begin at multiples of TILE, however the positions are given. Squared maps have no state: their
-// tiles stay.
+// long sequences. Tiles begin at multiples of TILE, however the positions are given.
 
 static void copy_columns(real *to, const real *from, int width, int count) {
     for (int f = 0; f < width; f++)
@@ -277,36 +272,29 @@ static real largest_scale_before(const Worker *worker, const KeyTile *tile, int 
     return largest;
 }
 
-// Rows that fall into one tile: their keys are put into the cache, then their queries see the state and the tiles
-// there.
+// Rows that fall into one tile: their keys are put into the cache, then their queries see the state and the tile there.
 static void step_tile(Worker *worker, HeadInput input, HeadOutput output, int row, LinearRows rows) {
     const LinearMap *map = worker->map;
-    int column = rows.position % TILE, before = map->squared_inner ? rows.position / TILE : 0, count = rows.count;
-    KeyTile own = linear_key_tile(worker, before);
+    int column = rows.position % TILE, count = rows.count;
+    KeyTile own = linear_key_tile(worker, 0);
     cache_keys(worker, &own, input, row, rows, column);
     linear_load_queries(worker, input, row, rows);
     clear_sums(worker);
     if (map->log_scaled)
         relate_scales(worker, own.features.log_scale + column, count, largest_scale_before(worker, &own, column),
                       column + 1);
-    if (rows.position >= TILE && !map->squared_inner) read_history(worker, column, count);
-    for (int j = 0; j <= before; j++) {
-        KeyTile keys = linear_key_tile(worker, j);
-        int key_rows = j < before ? TILE : column + count, distance = (before - j) * TILE + column;
-        if (count == 1)
-            add_pairs_of_one(worker, &keys, key_rows, distance);
-        else
-            add_pairs(worker, &keys, key_rows, count, distance);
-    }
+    if (rows.position >= TILE) read_history(worker, column, count);
+    if (count == 1)
+        add_pairs_of_one(worker, &own, column + 1, column);
+    else
+        add_pairs(worker, &own, column + count, count, column);
     write_outputs(worker, output, row, count);
-    if (column + count == TILE && !map->squared_inner) linear_absorb_keys(worker, worker->state, TILE);
+    if (column + count == TILE) linear_absorb_keys(worker, worker->state, TILE);
 }
 
-// What a head's cache holds: its state, if there is one, then its tiles of keys.
+// What a head's cache holds: its state, then its tile of keys.
 static void use_cache(Worker *worker, real *cache, int pos) {
     const LinearMap *map = worker->map;
-    worker->keys = cache;
-    if (map->squared_inner) return;
     worker->state = linear_state_at(cache, map, worker->HS);
     worker->keys = cache + linear_state_size(map, worker->HS);
     if (pos == 0) linear_clear_state(worker->state, map, worker->HS);
@@ -324,7 +312,7 @@ void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos
                            const real *constants, const real *parameters, real *work, const AttentionConfig *config) {
     int NH = config->NH, HS = config->HS;
     size_t head_cache = linear_cache_size(map, config) / (size_t)NH;
-    int share = linear_is_worth_threads(map, n, map->squared_inner ? pos + n : TILE, config);
+    int share = linear_is_worth_threads(map, n, TILE, config);
 #pragma omp parallel if (share)
     {
         Worker worker;
@@ -357,9 +345,7 @@ size_t linear_work_size(const LinearMap *map, const AttentionConfig *config) {
 }
 
 size_t linear_cache_size(const LinearMap *map, const AttentionConfig *config) {
-    size_t tile = linear_key_tile_size(map, config->HS, 0);
-    size_t head =
-        map->squared_inner ? tile * (size_t)tiles_of(config->max_T) : linear_state_size(map, config->HS) + tile;
+    size_t head = linear_state_size(map, config->HS) + linear_key_tile_size(map, config->HS, 0);
     return head * (size_t)config->NH;
 }
 

@@ -583,7 +583,8 @@ void linear_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos
         Pass pass = make_step(map, rows, &one, constants, stream);
         pass.segment.position = pos + row;
         lay_out(&pass, work);
-        (is_whole ? step_tiles : step_pending)(&pass, out + (size_t)row * config->C, cache, pos + row, qkv + (size_t)row * 3 * config->C);
+        (is_whole ? step_tiles : step_pending)(&pass, out + (size_t)row * config->C, cache, pos + row,
+                                               qkv + (size_t)row * 3 * config->C);
     }
 }
 

@@ -29,8 +29,6 @@ typedef struct LinearMap LinearMap;
 struct LinearMap {
     int outer, inner, tape; // widths
     int fixed_inner;        // inner does not depend on the vector: its gradient is not computed
-    int squared_inner;      // a score takes <inner, inner>^2. The equal finite state would have inner^2 / 2 columns, so
-                            // such a map is always computed pair by pair and decodes with a cache of its features
     int log_scaled;         // keys come with a scale too large or small for a float; then inner is 1 and the core's own
     int is_signed;          // scores may be negative: so may sums, which are floored in magnitude and counted
     double feature_cost;    // multiplications per vector, for the flop count and the choice of form
@@ -77,40 +75,43 @@ enum { LINEAR_OUTER_MAX = 65536 }; // outer features, for the mechanisms' checks
 // Features of a size that no product of a query's and a key's, times v, summed over a long sequence, overflows.
 #define LINEAR_FEATURE_MAX ((real)1048576)
 
-// The functions of struct Attention, from `LinearMap map_of(const AttentionConfig *)`.
-#define LINEAR_ATTENTION_FUNCTIONS(map_of)                                                                             \
+// The functions of struct Attention, from `LinearMap map_of(const AttentionConfig *)`. CORE(attention_forward) is the
+// function of that name of the core that has `config`; likewise the others.
+#define MAPPED_ATTENTION_FUNCTIONS(map_of, CORE)                                                                       \
     static size_t saved_size(const AttentionConfig *config) {                                                          \
         LinearMap map = map_of(config);                                                                                \
-        return linear_saved_size(&map, config);                                                                        \
+        return CORE(saved_size)(&map, config);                                                                         \
     }                                                                                                                  \
     static size_t work_size(const AttentionConfig *config) {                                                           \
         LinearMap map = map_of(config);                                                                                \
-        return linear_work_size(&map, config);                                                                         \
+        return CORE(work_size)(&map, config);                                                                          \
     }                                                                                                                  \
     static size_t cache_size(const AttentionConfig *config) {                                                          \
         LinearMap map = map_of(config);                                                                                \
-        return linear_cache_size(&map, config);                                                                        \
+        return CORE(cache_size)(&map, config);                                                                         \
     }                                                                                                                  \
     static void forward(real *out, real *saved, const real *qkv, const real *constants, const real *parameters,        \
                         real *work, const AttentionConfig *config) {                                                   \
         LinearMap map = map_of(config);                                                                                \
-        linear_attention_forward(&map, out, saved, qkv, constants, parameters, work, config);                          \
+        CORE(attention_forward)(&map, out, saved, qkv, constants, parameters, work, config);                           \
     }                                                                                                                  \
     static void backward(real *dqkv, real *dparameters, const real *dout, const real *qkv, const real *out,            \
                          const real *saved, const real *constants, const real *parameters, real *work,                 \
                          const AttentionConfig *config) {                                                              \
         LinearMap map = map_of(config);                                                                                \
-        linear_attention_backward(&map, dqkv, dparameters, dout, qkv, out, saved, constants, parameters, work, config);\
+        CORE(attention_backward)(&map, dqkv, dparameters, dout, qkv, out, saved, constants, parameters, work, config); \
     }                                                                                                                  \
     static void step(real *out, real *cache, int pos, int n, const real *qkv, const real *constants,                   \
                      const real *parameters, real *work, const AttentionConfig *config) {                              \
         LinearMap map = map_of(config);                                                                                \
-        linear_attention_step(&map, out, cache, pos, n, qkv, constants, parameters, work, config);                     \
+        CORE(attention_step)(&map, out, cache, pos, n, qkv, constants, parameters, work, config);                      \
     }                                                                                                                  \
     static double flops(const AttentionConfig *config) {                                                               \
         LinearMap map = map_of(config);                                                                                \
-        return linear_flops(&map, config);                                                                             \
+        return CORE(flops)(&map, config);                                                                              \
     }
+#define LINEAR_CORE(function)              linear_##function
+#define LINEAR_ATTENTION_FUNCTIONS(map_of) MAPPED_ATTENTION_FUNCTIONS(map_of, LINEAR_CORE)
 // Their places in a struct Attention.
 #define LINEAR_ATTENTION_FIELDS                                                                                        \
     .saved_size = saved_size, .work_size = work_size, .cache_size = cache_size, .forward = forward,                    \

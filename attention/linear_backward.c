@@ -222,8 +222,6 @@ static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, in
             worker->d_inner_scores[i] = d * outer;
             worker->scores[i] = outer * inner;
         }
-    if (worker->map->squared_inner)
-        for (int i = 0; i < key_rows * TILE; i++) worker->d_inner_scores[i] *= 2 * worker->raw_scores[i];
     if (worker->fades) linear_fade_pairs(worker, worker->scores, key_rows, lanes, distance);
     if (distance) return;
     linear_mask_future(worker->scores, key_rows, lanes, 0);
@@ -378,13 +376,11 @@ static void backward_chunk(Worker *worker, HeadInput input, HeadGradient gradien
 static void backward_rows(Worker *worker, HeadInput input, HeadGradient gradient, int start, int end,
                           const State *history, real pending_scale) {
     const LinearMap *map = worker->map;
-    if (!map->squared_inner) recompute_states(worker, input, start, end, history);
+    recompute_states(worker, input, start, end, history);
     for (int c = chunks_of(end - start, worker->chunk) - 1; c >= 0; c--) {
         int row = start + c * worker->chunk;
-        if (!map->squared_inner) {
-            real *before = worker->states + (size_t)c * linear_state_size(map, worker->HS);
-            worker->state = linear_state_at(before, map, worker->HS);
-        }
+        real *before = worker->states + (size_t)c * linear_state_size(map, worker->HS);
+        worker->state = linear_state_at(before, map, worker->HS);
         backward_chunk(worker, input, gradient, row, min_int(worker->chunk, end - row), &pending_scale);
     }
 }
@@ -473,7 +469,7 @@ static void backward_segment(Worker *worker, int task, int segment, Segments seg
     if (start) history = linear_boundary(key_boundaries, task, segment, segments, worker);
     if (end < config->T)
         worker->query_sums = linear_boundary(query_boundaries, task, segment, segments, worker);
-    else if (!map->squared_inner) {
+    else {
         linear_clear_state(worker->query_sums, map, worker->HS);
         if (map->log_scaled) *worker->query_sums.log_scale = -gradient.running_max[end - 1];
     }

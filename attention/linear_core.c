@@ -58,8 +58,6 @@ static void lay_out_backward(Worker *worker, Layout *layout, int rows) {
     worker->beta = layout_take(layout, TILE);
     worker->d_scores = layout_take(layout, TILE * TILE);
     worker->d_inner_scores = layout_take(layout, TILE * TILE);
-    worker->raw_scores = layout_take(layout, map->squared_inner ? TILE * TILE : 0);
-    if (map->squared_inner) return;
     real *sums = layout_take(layout, linear_state_size(map, HS));
     worker->query_sums = linear_state_at(sums, map, HS);
     worker->states = layout_take(layout, (size_t)chunks_of(rows, worker->chunk) * linear_state_size(map, HS));
@@ -85,10 +83,8 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows
     worker->numerator = layout_take(&layout, (size_t)TILE * worker->stride);
     worker->denominator = layout_take(&layout, TILE);
     worker->running_max = layout_take(&layout, TILE);
-    if (!map->squared_inner) {
-        real *state = layout_take(&layout, linear_state_size(map, HS));
-        worker->state = linear_state_at(state, map, HS);
-    }
+    real *state = layout_take(&layout, linear_state_size(map, HS));
+    worker->state = linear_state_at(state, map, HS);
     worker->key_tile_size = linear_key_tile_size(map, HS, backward);
     worker->keys = layout_take(&layout, (size_t)tiles_of(chunk) * worker->key_tile_size);
     if (backward) lay_out_backward(worker, &layout, rows);
@@ -314,15 +310,6 @@ static void pair_scales(Worker *worker, const real *key_scale, int key_rows, int
         }
 }
 
-static void square_inner_scores(Worker *worker, int key_rows, int lanes) {
-    for (int j = 0; j < key_rows; j++)
-        for (int i = 0; i < lanes; i++) {
-            real score = worker->inner_scores[j * TILE + i];
-            if (worker->backward) worker->raw_scores[j * TILE + i] = score;
-            worker->inner_scores[j * TILE + i] = score * score;
-        }
-}
-
 void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int distance) {
     const LinearMap *map = worker->map;
     TileShape shape = distance ? TILE_FULL : TILE_C_UPPER;
@@ -333,7 +320,6 @@ void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows
     else if (map->inner)
         tile_multiply(worker->inner_scores, TILE, (TileLeft){keys->inner, 1, TILE}, worker->q.inner, TILE, key_rows,
                       lanes, map->inner, 0, shape);
-    if (map->squared_inner) square_inner_scores(worker, key_rows, lanes);
 }
 
 void linear_mask_future(real *tile, int key_rows, int lanes, int distance) {
@@ -345,7 +331,7 @@ void linear_mask_future(real *tile, int key_rows, int lanes, int distance) {
 
 Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig *config) {
     int heads = config->B * config->NH, threads = omp_get_max_threads(), chunks = chunks_of(config->T, chunk);
-    int whole = map->squared_inner || map->d_packed_size || heads >= threads; // one d_packed for each head
+    int whole = map->d_packed_size || heads >= threads; // one d_packed for each head
     int wanted = whole ? 1 : min_int(chunks, chunks_of(threads, heads));
     int rows = chunks_of(chunks, wanted) * chunk;
     return (Segments){chunks_of(config->T, rows), rows};

@@ -22,7 +22,7 @@ static inline int tiles_of(int rows) {
     return chunks_of(rows, TILE);
 }
 
-// Width of phi. (A squared inner map has no state and is never asked for one.)
+// Width of phi.
 static inline size_t linear_feature_count(const LinearMap *map) {
     return (size_t)map->outer * (size_t)max_int(map->inner, 1);
 }
@@ -84,7 +84,6 @@ typedef struct { // what one thread works with
     real *beta;                        // (TILE) gradient of Z
     real *d_scores;                    // (TILE, TILE) gradient of the scores
     real *d_inner_scores;              // (TILE, TILE) what reaches inner_scores, then inner
-    real *raw_scores;                  // (TILE, TILE) squared_inner: inner_scores before squaring
     double d_log_decay;                // of a learned decay: of the rows so far
     State query_sums;                  // U: over the queries after the chunk
     real *states;                      // the state before each chunk of the segment

@@ -168,7 +168,7 @@ extern size_t linear_gpu_segment_numbers;
         &attention_##name, saved_size, work_size, cache_size, forward,                                                 \
         backward,          step,       NULL,      NULL,       linear_gpu_collect_floored_rows}
 
-#define LINEAR_CORE(function)              linear_gpu_##function
-#define LINEAR_GPU_ATTENTION(name, map_of) MAPPED_GPU_ATTENTION(name, map_of, LINEAR_CORE)
+#define LINEAR_GPU_CORE(function)          linear_gpu_##function
+#define LINEAR_GPU_ATTENTION(name, map_of) MAPPED_GPU_ATTENTION(name, map_of, LINEAR_GPU_CORE)
 
 #endif

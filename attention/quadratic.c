@@ -23,9 +23,12 @@ enum { DEFAULT_TILE = 96, FETCH_AHEAD = 8 };
 typedef struct { // what every function here needs to know
     const QuadraticKernel *kernel;
     const AttentionConfig *config;
-    size_t width;                // numbers per row: HS in whole panels
+    const LinearMap *map;        // of rows that have two parts, else NULL
+    size_t width, feature_width; // numbers per row: HS in whole panels; features in whole panels, 0 without
     size_t query_tile, key_tile; // rows per tile; key_tile in whole panels, at least query_tile
     // What differs from head to head:
+    const real *packed; // the map's constants
+    real *d_packed;     // and their gradient
     size_t window;     // keys that a query sees, its own included
     real log_decay;    // what a token of distance adds to the logarithm of a weight
     const real *fades; // of kernels: the factors of distances up to two tiles, the farthest first
@@ -33,6 +36,8 @@ typedef struct { // what every function here needs to know
 
 static Core core_of(const QuadraticKernel *kernel, const AttentionConfig *config) {
     Core core = {.kernel = kernel, .config = config, .width = round_up(config->HS, PANEL)};
+    if (kernel) core.map = kernel->map;
+    if (core.map) core.feature_width = round_up(core.map->outer, PANEL);
     core.query_tile = config->chunk > 0 ? config->chunk : DEFAULT_TILE;
     core.key_tile = round_up(core.query_tile, PANEL);
     core.window = config->window > 0 ? (size_t)config->window : UNLIMITED;
@@ -47,9 +52,16 @@ static size_t fade_numbers(const Core *core) {
     return core->config->decay ? 2 * core->key_tile : 0;
 }
 
-// The core of one head. `fades` has room for fade_numbers; `rows` is how many queries there will be.
+static size_t table_numbers(const Core *core) {
+    return fade_numbers(core) + (core->map ? core->map->packed_size : 0);
+}
+
+// The core of one head. `fades` has room for table_numbers; `rows` is how many queries there will be.
 static Core core_of_head(const Core *call, real *fades, size_t rows, const real *parameters, size_t head) {
     Core core = *call;
+    real *packed = fades + fade_numbers(call);
+    if (core.map) core.map->pack(packed, core.kernel->constants, parameters, (int)head, core.config);
+    core.packed = packed;
     if (core.config->decay == DECAY_NONE) return core;
     core.log_decay = limited(attention_log_decay(parameters, (int)head, core.config), LARGEST_SLOPE);
     double reach = log(LEAST_FADE) / -fabs(core.log_decay), factor = 1, per_token = exp(core.log_decay);
@@ -67,15 +79,20 @@ typedef struct {      // what queries need of one head's keys and values; a deco
     real *key_panels; // (rows / PANEL, width, PANEL)
     real *values;     // (rows, width)
     real *key_norms;  // (rows) squared
+    real *feature_panels; // (rows / PANEL, feature_width, PANEL)
 } Memory;
 
 static size_t memory_numbers(const Core *core, size_t rows) {
-    return round_up(rows, PANEL) * (2 * core->width + 1);
+    return round_up(rows, PANEL) * (2 * core->width + core->feature_width + 1);
 }
 
 static Memory memory_at(const Core *core, real *base, size_t rows) {
-    size_t n = round_up(rows, PANEL) * core->width;
-    return (Memory){.rows = rows, .key_panels = base, .values = base + n, .key_norms = base + 2 * n};
+    size_t whole = round_up(rows, PANEL), n = whole * core->width;
+    return (Memory){.rows = rows,
+                    .key_panels = base,
+                    .values = base + n,
+                    .feature_panels = base + 2 * n,
+                    .key_norms = base + 2 * n + whole * core->feature_width};
 }
 
 // A window needs its own keys and those that come in one call, in whole tiles, wherever the first tile begins.
@@ -88,16 +105,19 @@ static size_t cache_rows(const Core *core) {
 typedef struct {                             // what backward needs of one head
     real *queries, *keys, *douts, *dqueries; // (rows, width)
     real *key_panels, *value_panels;         // (rows / PANEL, width, PANEL)
+    real *query_features, *key_features, *dquery_features; // (rows, feature_width)
+    real *feature_panels;                    // (rows / PANEL, feature_width, PANEL)
     real *query_norms, *key_norms;           // (rows) squared
     real *query_factors, *key_factors;       // (rows) what q and k were multiplied by
     real *output_dots;                       // (rows) <dout, out>
     real *query_pulls;                       // (rows) sums of a query's pulls
     const real *levels, *inverses;           // (rows) kept by forward: softmax's maximum, 1 / what to divide by
     double *dlog_decays;                     // (tiles of keys) what reaches log_decay from each; NULL: not wanted
+    const real *q;                           // its first row in qkv
 } Head;
 
 static size_t head_numbers(const Core *core, size_t rows) {
-    return round_up(rows, PANEL) * (6 * core->width + 6);
+    return round_up(rows, PANEL) * (6 * core->width + 4 * core->feature_width + 6);
 }
 
 static Head head_at(const Core *core, real *base, size_t rows, const real *saved) {
@@ -105,8 +125,10 @@ static Head head_at(const Core *core, real *base, size_t rows, const real *saved
     real **wide[] = {&head.queries, &head.keys, &head.douts, &head.dqueries, &head.key_panels, &head.value_panels};
     real **narrow[] = {&head.query_norms, &head.key_norms,   &head.query_factors,
                        &head.key_factors, &head.output_dots, &head.query_pulls};
+    real **features[] = {&head.query_features, &head.key_features, &head.dquery_features, &head.feature_panels};
     rows = round_up(rows, PANEL);
     for (int i = 0; i < 6; i++, base += rows * core->width) *wide[i] = base;
+    for (int i = 0; i < 4; i++, base += rows * core->feature_width) *features[i] = base;
     for (int i = 0; i < 6; i++, base += rows) *narrow[i] = base;
     return head;
 }
@@ -117,23 +139,43 @@ typedef struct {                              // what one thread needs for one t
     real *dkeys, *dvalues;                    // (key_tile, width)
     real *norms, *levels, *totals;            // (query_tile)
     real *pulls, *key_pulls;                  // (key_tile)
+    real *feature_slopes;                     // (query_tile, key_tile)
+    real *query_features, *dkey_features;     // (query_tile, feature_width), (key_tile, feature_width)
+    real *x;                                  // (HS, TILE) rows as the map takes them, or their gradients
+    LinearFeatures mapped, dmapped;           // of those
     real shared_fade;                         // of the tile at hand
     real *decay_slopes;                       // (key_tile) with decay: what reaches log_decay, by key
     double dlog_decay;                        // the same from a whole tile of keys
 } Scratch;
 
 static size_t scratch_numbers(const Core *core) {
-    return core->key_tile * (4 * core->query_tile + 4 * core->width + 5 + (core->config->decay != DECAY_NONE));
+    const LinearMap *map = core->map;
+    size_t numbers = core->key_tile * (4 * core->query_tile + 4 * core->width + 5 + (core->config->decay != DECAY_NONE));
+    if (!map) return numbers;
+    return numbers + core->key_tile * (core->query_tile + 2 * core->feature_width) +
+           TILE * ((size_t)core->config->HS + 2 * map->outer + 2 * map->inner + map->tape);
+}
+
+static void place_features(const Core *core, Scratch *s, real *base) {
+    const LinearMap *map = core->map;
+    real **rows[] = {&s->query_features, &s->dkey_features};
+    real **columns[] = {&s->x,           &s->mapped.outer,  &s->mapped.inner,
+                        &s->mapped.tape, &s->dmapped.outer, &s->dmapped.inner};
+    size_t widths[] = {core->config->HS, map->outer, map->inner, map->tape, map->outer, map->inner};
+    s->feature_slopes = base, base += core->key_tile * core->query_tile;
+    for (int i = 0; i < 2; i++, base += core->key_tile * core->feature_width) *rows[i] = base;
+    for (int i = 0; i < 6; base += TILE * widths[i++]) *columns[i] = base;
 }
 
 static Scratch scratch_at(const Core *core, real *base) {
-    Scratch s;
+    Scratch s = {0};
     real **tiles[] = {&s.dots, &s.distances, &s.slopes, &s.scores};
     real **rows[] = {&s.queries, &s.sums, &s.dkeys, &s.dvalues};
     real **numbers[] = {&s.norms, &s.levels, &s.totals, &s.pulls, &s.key_pulls, &s.decay_slopes};
     for (int i = 0; i < 4; i++, base += core->key_tile * core->query_tile) *tiles[i] = base;
     for (int i = 0; i < 4; i++, base += core->key_tile * core->width) *rows[i] = base;
-    for (int i = 0; i < 6; i++, base += core->key_tile) *numbers[i] = base;
+    for (int i = 0; i < 5 + (core->config->decay != DECAY_NONE); i++, base += core->key_tile) *numbers[i] = base;
+    if (core->map) place_features(core, &s, base);
     if (!core->kernel->scores) s.scores = s.dots;
     return s;
 }
@@ -152,21 +194,37 @@ static size_t decay_gradient_numbers(const Core *core) {
     return core->config->decay == DECAY_LEARNED ? heads * key_tiles(core) * (sizeof(double) / sizeof(real)) : 0;
 }
 
-size_t quadratic_work_size(const AttentionConfig *config) {
-    Core core = core_of(NULL, config);
-    size_t per_thread = scratch_numbers(&core) + head_numbers(&core, config->T) + fade_numbers(&core);
-    return omp_get_max_threads() * per_thread + decay_gradient_numbers(&core);
+// For the gradients of what the map has packed, of all heads.
+static size_t packed_gradient_numbers(const Core *core) {
+    return core->map ? (size_t)core->config->B * core->config->NH * core->map->d_packed_size : 0;
 }
 
-size_t quadratic_cache_size(const AttentionConfig *config) {
-    Core core = core_of(NULL, config);
+size_t quadratic_work_size_of(const QuadraticKernel *kernel, const AttentionConfig *config) {
+    Core core = core_of(kernel, config);
+    size_t per_thread = scratch_numbers(&core) + head_numbers(&core, config->T) + round_up(table_numbers(&core), 2);
+    return omp_get_max_threads() * per_thread + decay_gradient_numbers(&core) + packed_gradient_numbers(&core);
+}
+
+size_t quadratic_work_size(const AttentionConfig *config) {
+    return quadratic_work_size_of(NULL, config);
+}
+
+size_t quadratic_cache_size_of(const QuadraticKernel *kernel, const AttentionConfig *config) {
+    Core core = core_of(kernel, config);
     return config->NH * memory_numbers(&core, cache_rows(&core));
 }
 
+size_t quadratic_cache_size(const AttentionConfig *config) {
+    return quadratic_cache_size_of(NULL, config);
+}
+
 double quadratic_flops(const AttentionConfig *config) {
+    return 2 * (2.0 * config->HS) * quadratic_keys_per_query(config) * config->NH;
+}
+
+double quadratic_keys_per_query(const AttentionConfig *config) {
     double T = config->T, window = config->window > 0 && config->window < T ? config->window : T;
-    double keys_per_query = window * (T - (window - 1) / 2) / T; // the mean over the causal rows
-    return 2 * (2.0 * config->HS) * keys_per_query * config->NH;
+    return window * (T - (window - 1) / 2) / T;
 }
 
 // ---- rows in and out
@@ -223,18 +281,62 @@ static void unpack_gradient(const Core *core, real *to, real *gradient, const re
 }
 
 // Writes a row into panels as row number `position`.
-static void put_in_panel(const Core *core, real *panels, size_t position, const real *row) {
-    real *column = panels + position / PANEL * PANEL * core->width + position % PANEL;
-    for (size_t d = 0; d < core->width; d++) column[d * PANEL] = row[d];
+static void put_in_panel(real *panels, size_t position, const real *row, size_t width) {
+    real *column = panels + position / PANEL * PANEL * width + position % PANEL;
+    for (size_t d = 0; d < width; d++) column[d * PANEL] = row[d];
+}
+
+// Up to TILE rows of q or k, at `from`, and what the map makes of them: s->x, s->mapped
+static LinearRows map_tile(const Core *core, Scratch *s, const real *from, size_t n) {
+    size_t HS = core->config->HS, stride = 3 * (size_t)core->config->C, lanes = tile_lanes((int)n);
+    LinearRows rows = {.count = (int)n};
+    for (size_t i = 0; i < lanes; i++)
+        for (size_t d = 0; d < HS; d++) s->x[d * TILE + i] = i < n ? limited_input(from[i * stride + d]) : 0;
+    core->map->features(&s->mapped, s->x, rows, core->packed, core->config);
+    return rows;
+}
+
+// Both parts of n rows of q or k: units (n, width), features (n, feature_width)
+static void map_rows(const Core *core, Scratch *s, real *units, real *features, const real *from, size_t n) {
+    size_t width = core->width, feature_width = core->feature_width;
+    memset(units, 0, n * width * sizeof *units);
+    memset(features, 0, n * feature_width * sizeof *features);
+    for (size_t t = 0; t < n; t += TILE) {
+        int count = map_tile(core, s, from + t * 3 * core->config->C, min_size(TILE, n - t)).count;
+        tile_transpose(units + t * width, (int)width, s->mapped.inner, TILE, core->map->inner, count, 0);
+        tile_transpose(features + t * feature_width, (int)feature_width, s->mapped.outer, TILE, core->map->outer, count,
+                       0);
+    }
+}
+
+// The gradients of n rows of q or k, which are at `from`, from those of their two parts.
+static void unmap_gradients(const Core *core, Scratch *s, real *to, const real *units, const real *features,
+                            const real *from, size_t n) {
+    size_t width = core->width, feature_width = core->feature_width, stride = 3 * (size_t)core->config->C;
+    for (size_t t = 0; t < n; t += TILE) {
+        LinearRows rows = map_tile(core, s, from + t * stride, min_size(TILE, n - t));
+        tile_transpose(s->dmapped.inner, TILE, units + t * width, (int)width, rows.count, core->map->inner, 0);
+        tile_transpose(s->dmapped.outer, TILE, features + t * feature_width, (int)feature_width, rows.count,
+                       core->map->outer, 0);
+        core->map->gradient(s->x, core->d_packed, &s->dmapped, &s->mapped, rows, core->packed, core->config);
+        tile_transpose(to + t * stride, (int)stride, s->x, TILE, core->config->HS, rows.count, 0);
+    }
 }
 
 // Fills in the memory's rows `first` to `last` (not included) from k and v; their row number `first` is at k and v.
 static void pack_memory(const Core *core, Memory *memory, size_t first, size_t last, const real *k, const real *v,
-                        size_t stride, real *row) {
+                        size_t stride, Scratch *s) {
+    real *row = s->queries;
+    if (core->map) map_rows(core, s, s->queries, s->query_features, k, last - first);
     for (size_t t = first; t < last; t++, k += stride, v += stride) {
         size_t place = t % memory->rows;
-        pack_scaled(core, row, &memory->key_norms[place], k, 0);
-        put_in_panel(core, memory->key_panels, place, row);
+        if (core->map) {
+            row = s->queries + (t - first) * core->width;
+            put_in_panel(memory->feature_panels, place, s->query_features + (t - first) * core->feature_width,
+                         core->feature_width);
+        } else
+            pack_scaled(core, row, &memory->key_norms[place], k, 0);
+        put_in_panel(memory->key_panels, place, row, core->width);
         pack_row(core, memory->values + place * core->width, v, stride);
     }
 }
@@ -310,15 +412,30 @@ static void distances_of_row(const Core *core, real *distance, const real *dots,
     }
 }
 
-// Fills in s->scores, not faded yet, and s->dots and s->distances where the score is more than the dot product.
-static void score_tile(const Core *core, Scratch *s, const Tile *tile, const real *queries, const real *query_norms,
-                       const real *panels, const real *key_norms) {
-    tile_scores(s->dots, queries, panels, tile);
+typedef struct { // the rows of a tile's queries or the panels of its keys
+    const real *rows, *norms, *features;
+} Side;
+
+static Tile feature_tile(const Core *core, const Tile *tile) {
+    Tile wide = *tile;
+    wide.width = core->feature_width;
+    return wide;
+}
+
+// Fills in s->scores, not faded yet, and s->dots and s->distances where the score is more than the dot product; with a map the latter
+// are the dot products of the features.
+static void score_tile(const Core *core, Scratch *s, const Tile *tile, Side queries, Side keys) {
+    tile_scores(s->dots, queries.rows, keys.rows, tile);
+    if (core->map) {
+        Tile wide = feature_tile(core, tile);
+        tile_scores(s->distances, queries.features, keys.features, &wide);
+    }
     for (int i = 0; core->kernel->scores && i < tile->queries; i++) {
         int from = tile_hidden(tile, i) / PANEL * PANEL, n = tile_visible(tile, i) - from;
         size_t at = i * tile->stride + from;
-        distances_of_row(core, s->distances + at, s->dots + at, n, queries + i * core->width, query_norms[i],
-                         panels + from * core->width, key_norms + from);
+        if (!core->map)
+            distances_of_row(core, s->distances + at, s->dots + at, n, queries.rows + i * core->width, queries.norms[i],
+                             keys.rows + from * core->width, keys.norms + from);
         core->kernel->scores(s->scores + at, s->dots + at, s->distances + at, n, core->config);
     }
     s->shared_fade = core->fades ? real_exp(shared_distance(core, tile) * core->log_decay) : 1;
@@ -402,7 +519,9 @@ static void weigh_tile(const Core *core, Scratch *s, const Tile *tile) {
 // Divides a finished row and writes it out. Returns what backward multiplies the row's weights by; a kernel's weights
 // are relative to its level here and absolute there.
 static real finish_row(const Core *core, real *out, const real *sums, real level, real total) {
-    real inverse = 1 / (is_softmax(core) ? total : total + core->config->delta / level);
+    real floor = core->config->delta / level, sum = total + floor;
+    if (core->config->denominator == DENOMINATOR_CLAMP) sum = total < floor ? floor : total; // NaN stays NaN
+    real inverse = 1 / (is_softmax(core) ? total : sum);
     for (int d = 0; d < core->config->HS; d++) out[d] = sums[d] * inverse;
     return is_softmax(core) ? inverse : inverse / level;
 }
@@ -412,8 +531,9 @@ static real finish_row(const Core *core, real *out, const real *sums, real level
 static void attend(const Core *core, real *out, const real *q, size_t first, size_t n, const Memory *memory,
                    Scratch *s) {
     size_t C = core->config->C;
+    if (core->map) map_rows(core, s, s->queries, s->query_features, q, n);
     for (size_t i = 0; i < n; i++) {
-        pack_scaled(core, s->queries + i * core->width, &s->norms[i], q + i * 3 * C, 1);
+        if (!core->map) pack_scaled(core, s->queries + i * core->width, &s->norms[i], q + i * 3 * C, 1);
         s->levels[i] = is_softmax(core) ? -(real)INFINITY : 1;
         s->totals[i] = 0;
     }
@@ -421,8 +541,9 @@ static void attend(const Core *core, real *out, const real *q, size_t first, siz
     for (size_t key = first_key_tile(core, first); key < first + n; key += core->key_tile) {
         Tile tile = tile_of(core, first, n, key, min_size(core->key_tile, first + n - key));
         size_t place = key % memory->rows;
-        score_tile(core, s, &tile, s->queries, s->norms, memory->key_panels + place * core->width,
-                   memory->key_norms + place);
+        score_tile(core, s, &tile, (Side){s->queries, s->norms, s->query_features},
+                   (Side){memory->key_panels + place * core->width, memory->key_norms + place,
+                          memory->feature_panels + place * core->feature_width});
         weigh_tile(core, s, &tile);
         tile_gather(s->sums, s->scores, memory->values + place * core->width, &tile);
     }
@@ -433,10 +554,11 @@ static void attend(const Core *core, real *out, const real *q, size_t first, siz
 
 // ---- threads
 
-typedef struct { // the scratch of all threads: a tile's for each, a head's for each, a head's table of fades for each
-    real *tiles, *heads, *fades;
-    size_t tile_numbers, head_numbers, fade_numbers;
+typedef struct { // the scratch of all threads: a tile's for each, a head's for each, a head's tables for each
+    real *tiles, *heads, *tables;
+    size_t tile_numbers, head_numbers, table_numbers;
     double *dlog_decays; // (B, NH, tiles of keys)
+    real *d_packed;      // (B, NH, the map's d_packed_size)
     // Threads take whole heads, or else work together on one head after the other. Together they share the load better
     // when heads are few; but that takes tiles enough, and backward forms its scores twice.
     int together;
@@ -447,10 +569,12 @@ static Work work_of(const Core *core, real *base, size_t head_numbers, size_t he
     size_t tiles = (rows + core->query_tile - 1) / core->query_tile;
     Work work = {.tiles = base, .tile_numbers = scratch_numbers(core), .head_numbers = head_numbers};
     work.heads = base + threads * work.tile_numbers;
-    work.fade_numbers = fade_numbers(core);
-    work.fades = work.heads + threads * head_numbers;
-    work.dlog_decays = (double *)(work.fades + threads * work.fade_numbers);
+    work.table_numbers = round_up(table_numbers(core), 2);
+    work.tables = work.heads + threads * head_numbers;
+    work.dlog_decays = (double *)(work.tables + threads * work.table_numbers);
+    work.d_packed = (real *)work.dlog_decays + decay_gradient_numbers(core);
     work.together = 4 * rounds * threads > 5 * heads && tiles >= 2 * threads;
+    if (packed_gradient_numbers(core)) work.together = 0; // one d_packed for each head
     return work;
 }
 
@@ -469,7 +593,7 @@ static void remember_tile(const Core *core, const HeadRows *rows, size_t t, Scra
     size_t C = core->config->C, tile = core->query_tile;
     const real *k = rows->q + t * tile * 3 * C + C;
     pack_memory(core, rows->memory, rows->first + t * tile, rows->first + min_size(rows->n, (t + 1) * tile), k, k + C,
-                3 * C, s.queries);
+                3 * C, &s);
 }
 
 static void attend_tile(const Core *core, const HeadRows *rows, size_t t, Scratch s) {
@@ -509,7 +633,7 @@ void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, co
     for (size_t bh = 0; bh < heads; bh++) {
         size_t b = bh / NH, h = bh % NH;
         int owner = omp_get_thread_num();
-        Core core = core_of_head(&call, work.fades + owner * work.fade_numbers, T, parameters, h);
+        Core core = core_of_head(&call, work.tables + owner * work.table_numbers, T, parameters, h);
         Memory memory = memory_at(&core, work.heads + owner * work.head_numbers, T);
         HeadRows rows = {.out = out + b * T * C + h * HS,
                          .saved = saved ? saved + bh * 2 * T : NULL,
@@ -528,7 +652,7 @@ void quadratic_step(const QuadraticKernel *kernel, real *out, real *cache, int p
 #pragma omp parallel for schedule(dynamic) if (!work.together)
     for (size_t h = 0; h < heads; h++) {
         int owner = omp_get_thread_num();
-        Core core = core_of_head(&call, work.fades + owner * work.fade_numbers, n, parameters, h);
+        Core core = core_of_head(&call, work.tables + owner * work.table_numbers, n, parameters, h);
         Memory memory = memory_at(&core, cache + h * memory_numbers(&core, rows_kept), rows_kept);
         HeadRows rows = {.out = out + h * HS, .q = qkv + h * HS, .first = pos, .n = n, .memory = &memory};
         attend_head(&core, &rows, &work, owner);
@@ -544,7 +668,7 @@ static void dot_outputs(const Core *core, Head *head, size_t first, size_t n, co
     size_t C = core->config->C;
     for (size_t i = 0; i < n; i++) {
         pack_row(core, s->queries, out + (first + i) * C, C);
-        put_in_panel(core, s->sums, i, s->queries);
+        put_in_panel(s->sums, i, s->queries, core->width);
     }
     Tile tile = tile_of(core, n, n, 0, n); // all see all
     tile.window = UNLIMITED;
@@ -552,23 +676,39 @@ static void dot_outputs(const Core *core, Head *head, size_t first, size_t n, co
     for (size_t i = 0; i < n; i++) head->output_dots[first + i] = s->dots[i * tile.stride + i];
 }
 
+// Both parts of a head's rows first .. last - 1 of q and k, and room for the gradients of the queries' features.
+static void map_head(const Core *core, Head *head, size_t first, size_t last, const real *q, Scratch *s) {
+    size_t C = core->config->C, width = core->width, feature_width = core->feature_width, n = last - first;
+    const real *from = q + first * 3 * C;
+    map_rows(core, s, head->queries + first * width, head->query_features + first * feature_width, from, n);
+    map_rows(core, s, head->keys + first * width, head->key_features + first * feature_width, from + C, n);
+    memset(head->dquery_features + first * feature_width, 0, n * feature_width * sizeof *head->dquery_features);
+}
+
 // Packs rows first .. last - 1 of a head: q is at row 0 of the head in qkv, out and dout at row 0 of the head in those.
 static void pack_head(const Core *core, Head *head, size_t first, size_t last, const real *q, const real *out,
                       const real *dout, Scratch *s) {
-    size_t C = core->config->C, width = core->width;
+    size_t C = core->config->C, width = core->width, feature_width = core->feature_width;
+    if (core->map) map_head(core, head, first, last, q, s);
     for (size_t t = first; t < last; t++) {
         const real *k = q + t * 3 * C + C, *v = k + C;
         real *key = head->keys + t * width;
-        head->query_factors[t] = pack_scaled(core, head->queries + t * width, &head->query_norms[t], k - C, 1);
-        head->key_factors[t] = pack_scaled(core, key, &head->key_norms[t], k, 0);
-        put_in_panel(core, head->key_panels, t, key);
+        if (!core->map) {
+            head->query_factors[t] = pack_scaled(core, head->queries + t * width, &head->query_norms[t], k - C, 1);
+            head->key_factors[t] = pack_scaled(core, key, &head->key_norms[t], k, 0);
+        } else
+            put_in_panel(head->feature_panels, t, head->key_features + t * feature_width, feature_width);
+        put_in_panel(head->key_panels, t, key, width);
         pack_row(core, s->queries, v, 3 * C);
-        put_in_panel(core, head->value_panels, t, s->queries);
+        put_in_panel(head->value_panels, t, s->queries, width);
         pack_row(core, head->douts + t * width, dout + t * C, C);
         head->query_pulls[t] = 0;
     }
     memset(head->dqueries + first * width, 0, (last - first) * width * sizeof *head->dqueries);
     for (size_t t = first; t < last; t += PANEL) dot_outputs(core, head, t, min_size(PANEL, last - t), out, s);
+    if (core->config->denominator != DENOMINATOR_CLAMP) return;
+    for (size_t t = first; t < last; t++) // the floor of a row's sum does not move with its scores
+        if (head->inverses[t] >= 1 / (real)core->config->delta) head->output_dots[t] = 0;
 }
 
 // Turns a row's scores into weights and its `slopes`, the gradients of the weights, into gradients of the scores.
@@ -652,8 +792,11 @@ static void apply_pulls(const Core *core, Head *head, Scratch *s, const Pair *pa
 static void differentiate_tile(const Core *core, Head *head, Scratch *s, const Pair *pair) {
     const Tile *tile = &pair->tile;
     size_t width = core->width;
-    score_tile(core, s, tile, head->queries + pair->query * width, head->query_norms + pair->query,
-               head->key_panels + pair->key * width, head->key_norms + pair->key);
+    score_tile(core, s, tile,
+               (Side){head->queries + pair->query * width, head->query_norms + pair->query,
+                      head->query_features + pair->query * core->feature_width},
+               (Side){head->key_panels + pair->key * width, head->key_norms + pair->key,
+                      head->feature_panels + pair->key * core->feature_width});
     if (core->fades) memset(s->decay_slopes, 0, tile->keys * sizeof *s->decay_slopes);
     tile_scores(s->slopes, head->douts + pair->query * width, head->value_panels + pair->key * width, tile);
     for (int i = 0; i < tile->queries; i++) {
@@ -667,18 +810,31 @@ static void differentiate_tile(const Core *core, Head *head, Scratch *s, const P
         else
             differentiate_row(core, scores, slopes, n, level, inverse, output_dot);
         if (core->kernel->slopes) {
-            core->kernel->slopes(slopes, s->pulls, s->dots + at, s->distances + at, n, core->config);
-            apply_pulls(core, head, s, pair, i, from, n);
+            real *pulls = core->map ? s->feature_slopes + at : s->pulls;
+            core->kernel->slopes(slopes, pulls, s->dots + at, s->distances + at, n, core->config);
+            if (!core->map) apply_pulls(core, head, s, pair, i, from, n);
         }
+        if (core->map) hide_keys(s->feature_slopes + i * tile->stride, tile, i);
         hide_keys(scores - from, tile, i);
         hide_keys(slopes - from, tile, i);
     }
     for (int j = 0; core->fades && j < tile->keys; j++) s->dlog_decay += s->decay_slopes[j];
 }
 
+// What the features' dot products give to the features of both sides.
+static void backward_features(const Core *core, Head *head, Scratch *s, const Pair *pair) {
+    size_t query = pair->query * core->feature_width, key = pair->key * core->feature_width;
+    Tile wide = feature_tile(core, &pair->tile);
+    if (pair->wants_queries) {
+        tile_gather(head->dquery_features + query, s->feature_slopes, head->key_features + key, &wide);
+    }
+    if (pair->wants_keys) tile_scatter(s->dkey_features, s->feature_slopes, head->query_features + query, &wide);
+}
+
 static void backward_pair(const Core *core, Head *head, Scratch *s, const Pair *pair) {
     size_t width = core->width;
     differentiate_tile(core, head, s, pair);
+    if (core->map) backward_features(core, head, s, pair);
     if (pair->wants_queries) {
         tile_gather(head->dqueries + pair->query * width, s->slopes, head->keys + pair->key * width, &pair->tile);
     }
@@ -704,6 +860,7 @@ static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, 
     memset(s->dkeys, 0, keys * width * sizeof *s->dkeys);
     memset(s->dvalues, 0, keys * width * sizeof *s->dvalues);
     memset(s->key_pulls, 0, keys * sizeof *s->key_pulls);
+    if (core->map) memset(s->dkey_features, 0, keys * core->feature_width * sizeof *s->dkey_features);
     s->dlog_decay = 0;
     size_t last = min_size(T, key + keys - 1 + core->window);
     for (size_t query = key / core->query_tile * core->query_tile; query < last; query += core->query_tile) {
@@ -711,10 +868,13 @@ static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, 
         backward_pair(core, head, s, &pair);
     }
     if (head->dlog_decays) head->dlog_decays[key / core->key_tile] = s->dlog_decay;
+    size_t first = key * 3 * C + C;
+    if (core->map) unmap_gradients(core, s, dq + first, s->dkeys, s->dkey_features, head->q + first, keys);
     for (size_t j = 0; j < keys; j++) {
         real *dk = dq + (key + j) * 3 * C + C, *dv = dk + C;
-        unpack_gradient(core, dk, s->dkeys + j * width, head->keys + (key + j) * width, s->key_pulls[j],
-                        head->key_factors[key + j]);
+        if (!core->map)
+            unpack_gradient(core, dk, s->dkeys + j * width, head->keys + (key + j) * width, s->key_pulls[j],
+                            head->key_factors[key + j]);
         memcpy(dv, s->dvalues + j * width, core->config->HS * sizeof *dv);
     }
 }
@@ -728,8 +888,12 @@ static void backward_queries(const Core *core, Head *head, Scratch *s, size_t qu
     }
 }
 
-static void unpack_queries(const Core *core, Head *head, size_t first, size_t last, real *dq) {
+static void unpack_queries(const Core *core, Head *head, size_t first, size_t last, real *dq, Scratch s) {
     size_t width = core->width;
+    if (core->map) {
+        unmap_gradients(core, &s, dq, head->dqueries, head->dquery_features, head->q, last);
+        return;
+    }
     for (size_t t = first; t < last; t++) {
         unpack_gradient(core, dq + t * 3 * core->config->C, head->dqueries + t * width, head->queries + t * width,
                         head->query_pulls[t], head->query_factors[t]);
@@ -759,7 +923,7 @@ static void backward_head(const Core *core, real *dq, const real *dout, const re
         Scratch s = scratch_of(core, work, owner + omp_get_thread_num());
         backward_keys(core, head, &s, key, !work->together, dq);
     }
-    unpack_queries(core, head, 0, T, dq);
+    unpack_queries(core, head, 0, T, dq, scratch_of(core, work, owner));
 }
 
 // Sums what the batch and the tiles of keys have for each head, in one order. dlog_decays: (B, NH, tiles)
@@ -783,11 +947,18 @@ void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, real *dparame
     for (size_t bh = 0; bh < heads; bh++) {
         size_t row = bh / NH * T, column = bh % NH * config->HS;
         int owner = omp_get_thread_num();
-        Core core = core_of_head(&call, work.fades + owner * work.fade_numbers, T, parameters, bh % NH);
+        Core core = core_of_head(&call, work.tables + owner * work.table_numbers, T, parameters, bh % NH);
         Head head = head_at(&core, work.heads + owner * work.head_numbers, T, saved + bh * 2 * T);
         if (config->decay == DECAY_LEARNED) head.dlog_decays = work.dlog_decays + bh * tiles;
+        if (core.map) {
+            head.q = qkv + row * 3 * C + column;
+            core.d_packed = work.d_packed + bh * core.map->d_packed_size;
+            memset(core.d_packed, 0, core.map->d_packed_size * sizeof *core.d_packed);
+        }
         backward_head(&core, dqkv + row * 3 * C + column, dout + row * C + column, qkv + row * 3 * C + column,
                       out + row * C + column, &head, &work, owner);
     }
     if (config->decay == DECAY_LEARNED) add_decay_gradients(dparameters, parameters, work.dlog_decays, tiles, config);
+    for (size_t bh = 0; packed_gradient_numbers(&call) && bh < heads; bh++)
+        call.map->unpack(dparameters, work.d_packed + bh * call.map->d_packed_size, (int)(bh % NH), config);
 }

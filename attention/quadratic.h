@@ -20,6 +20,7 @@
 #define ATTENTION_QUADRATIC_H
 
 #include "attention.h"
+#include "linear.h"
 #include "range.h"
 
 #define LARGEST_SCORE ((real)1e30)
@@ -46,12 +47,21 @@ typedef struct {
     // to LARGEST_SLOPE.
     void (*slopes)(real *slope, real *pull, const real *dot, const real *distance, int n,
                    const AttentionConfig *config);
+    // Rows of two parts, or NULL: a map makes of q and k a unit vector, its inner features, and its outer features.
+    // `dot` then is of the former, and the dot product of the latter takes the place of `distance`, `pull` that of its
+    // gradient.
+    const LinearMap *map;
+    const real *constants; // the map's, of the layer
 } QuadraticKernel;
 
 size_t quadratic_saved_size(const AttentionConfig *config);
 size_t quadratic_work_size(const AttentionConfig *config);
 size_t quadratic_cache_size(const AttentionConfig *config);
 double quadratic_flops(const AttentionConfig *config); // of the matrix products, as is the custom
+double quadratic_keys_per_query(const AttentionConfig *config); // the mean over the causal rows
+// The same for a kernel with a map.
+size_t quadratic_work_size_of(const QuadraticKernel *kernel, const AttentionConfig *config);
+size_t quadratic_cache_size_of(const QuadraticKernel *kernel, const AttentionConfig *config);
 
 // config->chunk sets the rows of a tile (0: the size that measured best); the tests use it.
 void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, const real *parameters,

@@ -2,6 +2,7 @@
 // quadrature turns the fraction into R exponentials, random features make them products, a polynomial map does the
 // same for x^2. This file holds the options and the constants; the features are in slay_features.c.
 #include "omega.h"
+#include "pairs.h"
 #include "quadrature.h"
 #include "slay_features.h"
 #include "core/base/memory.h"
@@ -164,7 +165,8 @@ static void draw(real *constants, real *parameters, int layer, const AttentionCo
     }
 }
 
-LINEAR_ATTENTION_FUNCTIONS(slay_map)
+#define SLAY_CORE(function) (slay_polynomial(config) == POLY_EXACT ? pairs_##function : linear_##function)
+MAPPED_ATTENTION_FUNCTIONS(slay_map, SLAY_CORE)
 
 const Attention attention_slay = {.name = "slay",
                                   .summary = "spherical YAT kernel in linear time: quadrature, random features",

@@ -470,7 +470,6 @@ LinearMap slay_map(const AttentionConfig *config) {
     return (LinearMap){.outer = shape.RM,
                        .inner = inner_width(&shape),
                        .tape = shape.HS + 1 + shape.projections + shape.spare + unit_rows,
-                       .squared_inner = shape.poly == POLY_EXACT,
                        .is_signed = shape.poly == POLY_NYSTROM || shape.poly == POLY_MACLAURIN ||
                                     shape.poly == POLY_TENSORSKETCH,
                        .feature_cost = (double)shape.projections * shape.HS + (double)shape.spare * shape.P,

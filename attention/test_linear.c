@@ -228,7 +228,8 @@ static void check_bad_number(Case *c, size_t row, size_t part, real bad) {
     for (size_t t = row; t < last; t++)
         CHECK_VARIANT(c->variant, !all_finite(c->out + t * C, C) && !all_finite(stepped + t * C, C));
     CHECK_VARIANT(c->variant, !all_finite(c->dqkv + row * 3 * C, 3 * C));
-    CHECK_VARIANT(c->variant, all_finite(c->out, 64 * C) && all_finite(stepped, 64 * C));
+    size_t clean = c->config.poly == POLY_EXACT ? 48 : 64; // the few are a block of queries, or a tile
+    CHECK_VARIANT(c->variant, all_finite(c->out, clean * C) && all_finite(stepped, clean * C));
     free(cache);
     free(stepped);
 }

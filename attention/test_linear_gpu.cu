@@ -222,11 +222,17 @@ static double least_share_of_sum(const Case *c) {
     return c->variant->is_signed ? 0.2 : c->config.poly == POLY_EXACT ? 1e-4 : 0;
 }
 
+// What the C twin divides a row by; its quadratic core has kept the inverse.
+static double denominator(const Case *c, size_t task, size_t t) {
+    size_t T = (size_t)c->config.T;
+    return c->config.poly == POLY_EXACT ? 1 / c->saved[2 * task * T + T + t] : c->saved[task * T + t];
+}
+
 static int is_noise(const Case *c, size_t row, size_t head) {
     size_t T = (size_t)c->config.T, NH = (size_t)c->config.NH, task = row / T * NH + head;
     double most = 0, least_share = least_share_of_sum(c);
-    for (size_t t = 0; least_share > 0 && t < T; t++) most = fmax(most, fabs(c->saved[task * T + t]));
-    return least_share > 0 && !(fabs(c->saved[task * T + row % T]) >= least_share * most);
+    for (size_t t = 0; least_share > 0 && t < T; t++) most = fmax(most, fabs(denominator(c, task, t)));
+    return least_share > 0 && !(fabs(denominator(c, task, row % T)) >= least_share * most);
 }
 
 static void leave_noise_out(const Case *c, float *numbers, const float *instead) {
@@ -461,7 +467,7 @@ static void test_decoding_fills_the_cache(void) {
     }
 }
 
-// Columns of an extended value beyond one warp; where all pairs are computed, beyond a block's largest number of threads.
+// Columns of an extended value beyond one warp; with the exact polynomial also beyond the threads of any block.
 static void test_decoding_of_wide_heads(void) {
     Shape shape = {1, 180, 1, 128, 64, 0};
     Prefill prefill = {150, 28};

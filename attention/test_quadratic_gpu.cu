@@ -99,8 +99,8 @@ struct Case {
         out.resize(numbers), dqkv.resize(3 * numbers), saved.resize(gpu->cpu->saved_size(&config));
         gpu->cpu->forward(out.data(), saved.data(), qkv.data(), NULL, NULL, work.data(), &config);
         if (!backward) return;
-        gpu->cpu->backward(dqkv.data(), NULL, dout.data(), qkv.data(), out.data(), saved.data(), NULL, NULL, work.data(),
-                           &config);
+        gpu->cpu->backward(dqkv.data(), NULL, dout.data(), qkv.data(), out.data(), saved.data(), NULL, NULL,
+                           work.data(), &config);
     }
 
     void run_gpu(bool backward = true) {

@@ -272,7 +272,7 @@ static int has_gpu_side(const Entry *entry) {
     char path[80];
     snprintf(path, sizeof path, "attention/%s.cu", entry->symbol);
     return file_contains(path, "attention_gpu_", entry->symbol, " =") ||
-           file_contains(path, "LINEAR_GPU_ATTENTION(", entry->symbol, ",");
+           file_contains(path, "_GPU_ATTENTION(", entry->symbol, ",");
 }
 static void every_mechanism_has_a_gpu_side(void) {
     check_all_have(has_gpu_side, "GPU side", "attention/NAME.cu");

@@ -33,6 +33,7 @@ static const Variant linear_variants[] = {
     {"slay, orthogonal", "slay", 0, "--R 2 --M 20 --P 5 --omega orthogonal", 0, 0},
     {"slay, wide", "slay", 0, "--R 1 --M 8 --P 128", 0, 0},
     {"slay exact", "slay", 0, "--M 8 --poly exact", 0, 0},
+    {"slay exact, clamp", "slay", 0, "--M 8 --poly exact --denominator clamp --delta 0.05", 0, 0},
     {"slay none", "slay", 0, "--R 1 --M 7 --poly none", 0, 0}, // a number of projections that fills no block
     {"slay hadamard", "slay", 0, "--M 8 --fusion hadamard --denominator clamp", 0, 0},
     {"slay nystrom", "slay", 1, "--R 2 --M 8 --P 16 --poly nystrom", 0, 0},
