@@ -49,14 +49,12 @@ static double weighted_dots(const LinearFeatures *d, const LinearFeatures *featu
 
 // <S, U>, the sum over all pairs of a query and a key on either side of a chunk
 static double state_dot(State a, State b, const LinearMap *map, int HS) {
-    size_t F = linear_feature_count(map), parts = (size_t)tile_stride(HS) + 1; // of F numbers: matrix, then vector
+    int n = (int)linear_state_size(map, HS) - 1; // matrix and vector
+    real sums[TILE] = {0};
     double sum = 0;
-    for (size_t p = 0; p < parts; p++) {
-        real part = 0;
-#pragma omp simd reduction(+ : part)
-        for (size_t i = p * F; i < (p + 1) * F; i++) part += a.matrix[i] * b.matrix[i];
-        sum += part;
-    }
+    for (int from = 0; from < n; from += TILE)
+        for (int i = 0; i < min_int(TILE, n - from); i++) sums[i] += a.matrix[from + i] * b.matrix[from + i];
+    for (int i = 0; i < TILE; i++) sum += sums[i];
     return sum;
 }
 
@@ -196,21 +194,22 @@ static void begin_key_gradients(Worker *worker, int count, int has_future) {
 // none, `has_inner`.
 static inline __attribute__((always_inline)) double share(Worker *worker, const real *power, int has_inner,
                                                           int key_rows, int lanes, int distance) {
+    real sums[TILE] = {0}; // by query
     double sum = 0;
     for (int j = 0; j < key_rows; j++) {
-        real *d_scores = worker->d_scores + j * TILE, *scores = worker->scores + j * TILE, part = 0;
-        real *d_inner = worker->d_inner_scores + j * TILE, *inner_scores = worker->inner_scores + j * TILE;
-#pragma omp simd reduction(+ : part)
+        real *restrict d_scores = worker->d_scores + j * TILE, *restrict scores = worker->scores + j * TILE;
+        real *restrict d_inner = worker->d_inner_scores + j * TILE, *restrict inners = worker->inner_scores + j * TILE;
+        const real *restrict powers = power ? power - j : NULL;
         for (int i = 0; i < lanes; i++) {
-            real fade = power ? power[i - j] : 1, inner = has_inner ? inner_scores[i] : 1;
+            real fade = power ? powers[i] : 1, inner = has_inner ? inners[i] : 1;
             real d = d_scores[i] * fade, outer = scores[i], score = outer * inner;
             d_scores[i] = d * inner;
             if (has_inner) d_inner[i] = d * outer;
             scores[i] = score * fade;
-            part += distance + i > j ? (real)(distance + i - j) * d * score : 0; // others will be masked out
+            sums[i] += (real)(distance + i - j) * d * score;
         }
-        sum += part;
     }
+    for (int i = 0; i < lanes; i++) sum += sums[i];
     return sum;
 }
 
@@ -228,6 +227,10 @@ static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, in
     for (int j = 0; j < key_rows; j++) memcpy(worker->d_scores + j * TILE, worker->beta, sizeof(real) * (size_t)lanes);
     tile_multiply(worker->d_scores, TILE, (TileLeft){keys->v, worker->stride, 1}, worker->gamma_features, TILE,
                   key_rows, lanes, HS, 1, distance ? TILE_FULL : TILE_C_UPPER);
+    real *masked[] = {worker->scores, worker->d_scores, worker->map->inner ? worker->inner_scores : NULL,
+                      worker->map->squared_inner ? worker->raw_scores : NULL};
+    for (int m = 0; !distance && m < 4; m++)
+        if (masked[m]) linear_mask_future(masked[m], key_rows, lanes, 0);
     if (worker->config->decay != DECAY_NONE)
         worker->d_log_decay += share_faded(worker, key_rows, lanes, distance);
     else if (worker->map->inner)
@@ -239,10 +242,6 @@ static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, in
         }
     if (worker->map->squared_inner)
         for (int i = 0; i < key_rows * TILE; i++) worker->d_inner_scores[i] *= 2 * worker->raw_scores[i];
-    if (distance) return;
-    linear_mask_future(worker->scores, key_rows, lanes, 0);
-    linear_mask_future(worker->d_scores, key_rows, lanes, 0);
-    linear_mask_future(worker->d_inner_scores, key_rows, lanes, 0);
 }
 
 // One factor's share: dq (width, TILE) += k d_scores, dk (TILE, width) += d_scores q
