@@ -291,7 +291,7 @@ static void query_gradients_from_state(Worker *worker, int before, int rows) {
 }
 
 // U = factor * U + a tile of queries; `before` rows of the chunk are before it. Overwrites gamma and beta.
-static void add_to_query_sums(Worker *worker, State sums, real factor, int before, int rows) {
+static void add_to_query_sums(Worker *worker, State sums, double factor, int before, int rows) {
     real power[TILE];
     if (worker->fades) {
         linear_query_powers(power, worker, before);
@@ -379,7 +379,7 @@ static void backward_chunk(Worker *worker, HeadInput input, HeadGradient gradien
         worker->fading = linear_fading(worker, worker->query_sums, count, -*worker->state.log_scale);
     if (has_history && has_future && learns_decay(worker))
         worker->d_log_decay +=
-            (double)count * worker->fading * state_dot(worker->state, worker->query_sums, map, worker->HS);
+            count * worker->fading * state_dot(worker->state, worker->query_sums, map, worker->HS);
     for (int row = 0; row < count; row += TILE)
         backward_queries(worker, input, gradient, start, row / TILE, min_int(TILE, count - row), has_history);
     if (map->log_scaled) pass_scale_gradients(worker, gradient.running_max, start, count, pending_scale);

@@ -151,11 +151,11 @@ void linear_pack(Worker *worker, int task) {
 
 // Smaller powers are 0: they add nothing to a sum, and products with them would have to be denormal numbers, which are
 // slow.
-static real power_or_zero(double power) {
-    return power < 1e-30 ? 0 : (real)power;
+static double power_or_zero(double power) {
+    return power < 1e-30 ? 0 : power;
 }
 
-real linear_power(const Worker *worker, int distance) {
+double linear_power(const Worker *worker, int distance) {
     if (!worker->fades) return 1;
     return power_or_zero(exp((double)worker->log_decay * distance));
 }
@@ -167,17 +167,17 @@ void linear_set_decay(Worker *worker, int task) {
     for (int n = 1; n < 2 * TILE; n *= 2, next *= next)
         for (int i = 0; i < n; i++) powers[n + i] = powers[i] * next;
     for (int i = 0; i < TILE; i++) worker->powers[i] = 0;
-    for (int i = 0; i < 2 * TILE; i++) worker->powers[TILE + i] = power_or_zero(powers[i]);
+    for (int i = 0; i < 2 * TILE; i++) worker->powers[TILE + i] = (real)power_or_zero(powers[i]);
 }
 
 void linear_query_powers(real *power, const Worker *worker, int before) {
-    real first = linear_power(worker, before + 1);
-    for (int i = 0; i < TILE; i++) power[i] = power_or_zero((double)first * worker->powers[TILE + i]);
+    double first = linear_power(worker, before + 1);
+    for (int i = 0; i < TILE; i++) power[i] = (real)power_or_zero(first * worker->powers[TILE + i]);
 }
 
 void linear_key_powers(real *power, const Worker *worker, int rows, int after) {
-    real last = linear_power(worker, after);
-    for (int i = 0; i < TILE; i++) power[i] = power_or_zero((double)last * worker->powers[TILE + rows - 1 - i]);
+    double last = linear_power(worker, after);
+    for (int i = 0; i < TILE; i++) power[i] = (real)power_or_zero(last * worker->powers[TILE + rows - 1 - i]);
 }
 
 void linear_fade_rows(real *rows, const real *power, int n, int stride) {
@@ -192,8 +192,8 @@ void linear_fade_columns(real *faded, const real *x, const real *power, int widt
 
 const real *linear_pair_powers(Worker *worker, int distance) {
     if (distance <= TILE) return worker->powers + TILE + distance;
-    real factor = linear_power(worker, distance - TILE);
-    for (int i = TILE; i < 3 * TILE; i++) worker->far_powers[i] = power_or_zero((double)factor * worker->powers[i]);
+    double factor = linear_power(worker, distance - TILE);
+    for (int i = TILE; i < 3 * TILE; i++) worker->far_powers[i] = (real)power_or_zero(factor * worker->powers[i]);
     return worker->far_powers + 2 * TILE;
 }
 
@@ -233,19 +233,21 @@ void linear_clear_state(State state, const LinearMap *map, int HS) {
     *state.log_scale = -INFINITY;
 }
 
-real linear_fading(const Worker *worker, State state, int rows, real log_scale) {
-    real factor = linear_power(worker, rows);
+double linear_fading(const Worker *worker, State state, int rows, real log_scale) {
+    double factor = linear_power(worker, rows);
     if (worker->map->log_scaled) factor = real_exp(*state.log_scale + (real)rows * worker->log_decay - log_scale);
     *state.log_scale = log_scale;
     return factor;
 }
 
-// What is left of a feature long gone is 0 in the end, and never a denormal number.
-static void scale_state(const Worker *worker, real *numbers, size_t n, real factor) {
-    real least = worker->fades ? (real)1e-37 : 0;
-    for (size_t i = 0; i < n; i++) {
-        real scaled = factor * numbers[i];
-        numbers[i] = real_abs(scaled) < least ? 0 : scaled;
+// A decay near 1 is a factor near 1 thousands of times over, so what a float has no digits for is multiplied too. What
+// is left of a feature long gone is 0 in the end, and never a denormal number.
+static void scale_state(const Worker *worker, real *numbers, size_t n, double factor) {
+    real high = (real)factor, low = (real)(factor - high);
+    for (size_t i = 0; !worker->fades && i < n; i++) numbers[i] *= high;
+    for (size_t i = 0; worker->fades && i < n; i++) {
+        real scaled = high * numbers[i] + low * numbers[i];
+        numbers[i] = real_abs(scaled) < (real)1e-37 ? 0 : scaled;
     }
 }
 
@@ -262,7 +264,7 @@ static real weighted_sum(const real *x, const real *weights, int n) {
     return sum;
 }
 
-void linear_add_to_state(Worker *worker, State state, real factor, const LinearFeatures *features, const real *right,
+void linear_add_to_state(Worker *worker, State state, double factor, const LinearFeatures *features, const real *right,
                          const real *weights, int rows) {
     const LinearMap *map = worker->map;
     int inner = max_int(map->inner, 1), stride = worker->stride, lanes = tile_lanes(rows);
@@ -294,7 +296,7 @@ void linear_absorb_keys(Worker *worker, State state, int count) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
         largest = real_max(largest + worker->log_decay, tile.features.log_scale[row % TILE]);
     }
-    real fading = linear_fading(worker, state, count, largest);
+    double fading = linear_fading(worker, state, count, largest);
     for (int row = 0; row < count; row += TILE) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
         int rows = min_int(TILE, count - row);
@@ -381,11 +383,11 @@ State linear_boundary(real *boundaries, int task, int segment, Segments segments
 void linear_add_states(Worker *worker, State a, State b, int rows) {
     const LinearMap *map = worker->map;
     size_t n = linear_state_size(map, worker->HS) - 1;
-    real factor = linear_power(worker, rows);
+    real factor = (real)linear_power(worker, rows);
     if (map->log_scaled) {
         real faded = *b.log_scale; // row by row, as the queries' largest scales are made: to the bit
         for (int row = 0; row < rows; row++) faded += worker->log_decay;
-        real own = linear_fading(worker, a, 0, real_max(*a.log_scale, faded));
+        double own = linear_fading(worker, a, 0, real_max(*a.log_scale, faded));
         if (own != 1) scale_state(worker, a.matrix, n, own);
         factor = real_exp(*b.log_scale + (real)rows * worker->log_decay - *a.log_scale);
     }

@@ -87,7 +87,7 @@ typedef struct { // what one thread works with
     real *raw_scores;                  // (TILE, TILE) squared_inner: inner_scores before squaring
     double d_log_decay;                // of a learned decay: of the rows so far
     State query_sums;                  // U: over the queries after the chunk ...
-    real fading;                       // ... and its factor for the chunk
+    double fading;                     // ... and its factor for the chunk
     real *states;                      // the state before each chunk of the segment
 } Worker;
 
@@ -119,7 +119,7 @@ void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows ro
 // fades by decay^(rows of the chunk). The sums of queries mirror it. No power is above 1, and none is of a position.
 
 void linear_set_decay(Worker *worker, int task);
-real linear_power(const Worker *worker, int distance); // 1 where nothing fades
+double linear_power(const Worker *worker, int distance); // 1 where nothing fades
 // power (TILE) of a tile's queries with `before` rows of the chunk before them, of a tile's keys with `after` rows after
 void linear_query_powers(real *power, const Worker *worker, int before);
 void linear_key_powers(real *power, const Worker *worker, int rows, int after);
@@ -142,10 +142,10 @@ size_t linear_state_size(const LinearMap *map, int HS);
 State linear_state_at(real *base, const LinearMap *map, int HS);
 void linear_clear_state(State state, const LinearMap *map, int HS);
 // The factor of a state for `rows` more rows; that of a log_scaled map is relative to `log_scale` afterwards.
-real linear_fading(const Worker *worker, State state, int rows, real log_scale);
+double linear_fading(const Worker *worker, State state, int rows, real log_scale);
 // matrix = factor * matrix + phi^T right, vector = factor * vector + phi^T weights, for features of `rows` rows with
 // right (rows, HS), weights (rows) or all ones.
-void linear_add_to_state(Worker *worker, State state, real factor, const LinearFeatures *features, const real *right,
+void linear_add_to_state(Worker *worker, State state, double factor, const LinearFeatures *features, const real *right,
                          const real *weights, int rows);
 // Adds the chunk's keys, already loaded, to a state.
 void linear_absorb_keys(Worker *worker, State state, int count);
