@@ -84,7 +84,7 @@ static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows, 
     if (worker->fades) {
         real power[TILE];
         linear_key_powers(power, worker, key_rows, distance + 1 - key_rows);
-        linear_fade_columns(scores, power, 1, key_rows);
+        linear_fade_columns(scores, scores, power, 1, key_rows);
     }
     for (int j = 0; j < key_rows; j++) worker->denominator[0] += scores[j];
     tile_multiply(worker->numerator, stride, (TileLeft){scores, TILE, 1}, keys->v, stride, 1, stride, key_rows, 1,
@@ -98,7 +98,11 @@ static void add_pairs(Worker *worker, const KeyTile *keys, int key_rows, int row
     if (worker->map->inner)
         for (int j = 0; j < key_rows; j++)
             for (int i = 0; i < lanes; i++) worker->scores[j * TILE + i] *= worker->inner_scores[j * TILE + i];
-    if (worker->fades) linear_fade_pairs(worker, worker->scores, key_rows, lanes, distance);
+    if (worker->fades) {
+        const real *power = linear_pair_powers(worker, distance);
+        for (int j = 0; j < key_rows; j++)
+            for (int i = 0; i < lanes; i++) worker->scores[j * TILE + i] *= power[i - j];
+    }
     linear_mask_future(worker->scores, key_rows, lanes, distance);
     for (int j = 0; j < key_rows; j++)
         for (int i = 0; i < lanes; i++) worker->denominator[i] += worker->scores[j * TILE + i];

@@ -49,29 +49,12 @@ static double weighted_dots(const LinearFeatures *d, const LinearFeatures *featu
 
 // <S, U>, the sum over all pairs of a query and a key on either side of a chunk
 static double state_dot(State a, State b, const LinearMap *map, int HS) {
-    size_t F = linear_feature_count(map), parts = (size_t)tile_stride(HS) + 1; // of F numbers: matrix, then vector
+    int n = (int)linear_state_size(map, HS) - 1; // matrix and vector
+    real sums[TILE] = {0};
     double sum = 0;
-    for (size_t p = 0; p < parts; p++) {
-        real part = 0;
-#pragma omp simd reduction(+ : part)
-        for (size_t i = p * F; i < (p + 1) * F; i++) part += a.matrix[i] * b.matrix[i];
-        sum += part;
-    }
-    return sum;
-}
-
-// The pairs of two tiles: scores and d_scores are at hand, faded only once.
-static double pair_dots(const Worker *worker, int key_rows, int lanes, int distance) {
-    double sum = 0;
-    for (int j = 0; j < key_rows; j++) {
-        const real *d = worker->d_scores + j * TILE, *outer = worker->scores + j * TILE;
-        const real *inner = worker->map->inner ? worker->inner_scores + j * TILE : NULL;
-        real part = 0;
-#pragma omp simd reduction(+ : part)
-        for (int i = distance ? 0 : j; i < lanes; i++)
-            part += (real)(distance + i - j) * d[i] * outer[i] * (inner ? inner[i] : 1);
-        sum += part;
-    }
+    for (int from = 0; from < n; from += TILE)
+        for (int i = 0; i < min_int(TILE, n - from); i++) sums[i] += a.matrix[from + i] * b.matrix[from + i];
+    for (int i = 0; i < TILE; i++) sum += sums[i];
     return sum;
 }
 
@@ -195,7 +178,7 @@ static void begin_key_gradients(Worker *worker, int count, int has_future) {
         tile_transpose(worker->x, TILE, tile.v, stride, lanes, worker->HS, 0);
         if (worker->fades) {
             linear_key_powers(power, worker, rows, count - row - rows);
-            linear_fade_columns(worker->x, power, worker->HS, lanes);
+            linear_fade_columns(worker->x, worker->x, power, worker->HS, lanes);
         }
         gradient_from_state(worker, &tile.d, worker->query_sums, &tile.features, worker->x,
                             worker->fades ? power : NULL, rows);
@@ -206,6 +189,37 @@ static void begin_key_gradients(Worker *worker, int count, int has_future) {
     }
 }
 
+// For scores that are outer * inner * power: the gradients of outer, in the place of d_scores, and of inner; and the
+// scores. Returns the sum of distance * score * gradient. To be inlined with constants for what a map has: `power` or
+// none, `has_inner`.
+static inline __attribute__((always_inline)) double share(Worker *worker, const real *power, int has_inner,
+                                                          int key_rows, int lanes, int distance) {
+    real sums[TILE] = {0}; // by query
+    double sum = 0;
+    for (int j = 0; j < key_rows; j++) {
+        real *restrict d_scores = worker->d_scores + j * TILE, *restrict scores = worker->scores + j * TILE;
+        real *restrict d_inner = worker->d_inner_scores + j * TILE, *restrict inners = worker->inner_scores + j * TILE;
+        const real *restrict powers = power ? power - j : NULL;
+        for (int i = 0; i < lanes; i++) {
+            real fade = power ? powers[i] : 1, inner = has_inner ? inners[i] : 1;
+            real d = d_scores[i] * fade, outer = scores[i], score = outer * inner;
+            d_scores[i] = d * inner;
+            if (has_inner) d_inner[i] = d * outer;
+            scores[i] = score * fade;
+            sums[i] += (real)(distance + i - j) * d * score;
+        }
+    }
+    for (int i = 0; i < lanes; i++) sum += sums[i];
+    return sum;
+}
+
+static double share_faded(Worker *worker, int key_rows, int lanes, int distance) {
+    if (!worker->fades) return share(worker, NULL, 1, key_rows, lanes, distance);
+    const real *power = linear_pair_powers(worker, distance);
+    if (worker->map->inner) return share(worker, power, 1, key_rows, lanes, distance);
+    return share(worker, power, 0, key_rows, lanes, distance);
+}
+
 // d_scores[j][i] = <gamma_i, v_j> + beta_i. From it what reaches each factor of the scores: d_inner_scores and, in its
 // own place, d_outer_scores; and the scores themselves.
 static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, int lanes, int distance) {
@@ -213,20 +227,18 @@ static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, in
     for (int j = 0; j < key_rows; j++) memcpy(worker->d_scores + j * TILE, worker->beta, sizeof(real) * (size_t)lanes);
     tile_multiply(worker->d_scores, TILE, (TileLeft){keys->v, worker->stride, 1}, worker->gamma_features, TILE,
                   key_rows, lanes, HS, 1, distance ? TILE_FULL : TILE_C_UPPER);
-    if (worker->fades) linear_fade_pairs(worker, worker->d_scores, key_rows, lanes, distance);
-    if (learns_decay(worker)) worker->d_log_decay += pair_dots(worker, key_rows, lanes, distance);
-    if (worker->map->inner)
+    real *masked[] = {worker->scores, worker->d_scores, worker->map->inner ? worker->inner_scores : NULL};
+    for (int m = 0; !distance && m < 3; m++)
+        if (masked[m]) linear_mask_future(masked[m], key_rows, lanes, 0);
+    if (worker->config->decay != DECAY_NONE)
+        worker->d_log_decay += share_faded(worker, key_rows, lanes, distance);
+    else if (worker->map->inner)
         for (int i = 0; i < key_rows * TILE; i++) {
             real d = worker->d_scores[i], outer = worker->scores[i], inner = worker->inner_scores[i];
             worker->d_scores[i] = d * inner;
             worker->d_inner_scores[i] = d * outer;
             worker->scores[i] = outer * inner;
         }
-    if (worker->fades) linear_fade_pairs(worker, worker->scores, key_rows, lanes, distance);
-    if (distance) return;
-    linear_mask_future(worker->scores, key_rows, lanes, 0);
-    linear_mask_future(worker->d_scores, key_rows, lanes, 0);
-    linear_mask_future(worker->d_inner_scores, key_rows, lanes, 0);
 }
 
 // One factor's share: dq (width, TILE) += k d_scores, dk (TILE, width) += d_scores q
@@ -265,26 +277,25 @@ static void query_gradients_from_state(Worker *worker, int before, int rows) {
     int HS = worker->HS, lanes = tile_lanes(rows);
     real power[TILE], faded_beta[TILE], *gamma = worker->gamma_features, *beta = worker->beta;
     if (worker->fades) { // copies: the chunk's own pairs have powers of their own
-        gamma = memcpy(worker->x, gamma, sizeof(real) * (size_t)HS * TILE);
-        beta = memcpy(faded_beta, beta, sizeof faded_beta);
         linear_query_powers(power, worker, before);
-        linear_fade_columns(gamma, power, HS, lanes);
-        linear_fade_columns(beta, power, 1, lanes);
+        linear_fade_columns(worker->x, gamma, power, HS, lanes);
+        linear_fade_columns(faded_beta, beta, power, 1, lanes);
+        gamma = worker->x, beta = faded_beta;
     }
     gradient_from_state(worker, &worker->dq, worker->state, &worker->q, gamma, beta, rows);
     if (learns_decay(worker))
         worker->d_log_decay += weighted_dots(&worker->dq, &worker->q, worker->map->outer, rows, before + 1, 1);
 }
 
-// Adds a tile of queries to U; `before` rows of the chunk are before it. Overwrites gamma and beta.
-static void add_to_query_sums(Worker *worker, State sums, int before, int rows) {
+// U = factor * U + a tile of queries; `before` rows of the chunk are before it. Overwrites gamma and beta.
+static void add_to_query_sums(Worker *worker, State sums, double factor, int before, int rows) {
     real power[TILE];
     if (worker->fades) {
         linear_query_powers(power, worker, before);
         linear_fade_rows(worker->gamma, power, rows, worker->stride);
-        linear_fade_columns(worker->beta, power, 1, rows);
+        linear_fade_columns(worker->beta, worker->beta, power, 1, rows);
     }
-    linear_add_to_state(worker, sums, &worker->q, worker->gamma, worker->beta, rows);
+    linear_add_to_state(worker, sums, factor, &worker->q, worker->gamma, worker->beta, rows);
 }
 
 // Gradients of the queries of tile `index` of a chunk, and what they give to the chunk's keys and values and to U.
@@ -309,7 +320,7 @@ static void backward_queries(Worker *worker, HeadInput input, HeadGradient gradi
         KeyTile keys = linear_key_tile(worker, j);
         add_pair_gradients(worker, &keys, j < index ? TILE : rows, rows, (index - j) * TILE);
     }
-    if (has_history) add_to_query_sums(worker, worker->query_sums, index * TILE, rows);
+    if (has_history) add_to_query_sums(worker, worker->query_sums, index ? 1 : worker->fading, index * TILE, rows);
     map->gradient(worker->x, worker->d_packed, &worker->dq, &worker->q, where, worker->packed, worker->config);
     store_features(gradient.dq + (size_t)row * gradient.d_stride, gradient.d_stride, worker->x, rows, worker->HS);
 }
@@ -362,9 +373,10 @@ static void backward_chunk(Worker *worker, HeadInput input, HeadGradient gradien
     linear_load_keys(worker, input, start, count);
     begin_key_gradients(worker, count, has_future);
     if (has_history) // log scales are from here on relative to the largest before the chunk: smaller factors
-        linear_fade_state(worker, worker->query_sums, count, -*worker->state.log_scale);
+        worker->fading = linear_fading(worker, worker->query_sums, count, -*worker->state.log_scale);
     if (has_history && has_future && learns_decay(worker))
-        worker->d_log_decay += count * state_dot(worker->state, worker->query_sums, map, worker->HS);
+        worker->d_log_decay +=
+            count * worker->fading * state_dot(worker->state, worker->query_sums, map, worker->HS);
     for (int row = 0; row < count; row += TILE)
         backward_queries(worker, input, gradient, start, row / TILE, min_int(TILE, count - row), has_history);
     if (map->log_scaled) pass_scale_gradients(worker, gradient.running_max, start, count, pending_scale);
@@ -398,7 +410,7 @@ static void sum_segment_queries(Worker *worker, State sums, HeadInput input, Hea
         linear_load_queries(worker, input, row, (LinearRows){row, rows});
         load_output_gradient(worker, gradient, row, rows, NULL);
         if (map->log_scaled) load_query_scales(worker, gradient, row, rows, -*sums.log_scale, row - start + 1);
-        add_to_query_sums(worker, sums, row - start, rows);
+        add_to_query_sums(worker, sums, 1, row - start, rows);
     }
 }
 

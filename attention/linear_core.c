@@ -147,32 +147,33 @@ void linear_pack(Worker *worker, int task) {
 
 // Smaller powers are 0: they add nothing to a sum, and products with them would have to be denormal numbers, which are
 // slow.
-static real power_or_zero(double power) {
-    return power < 1e-30 ? 0 : (real)power;
+static double power_or_zero(double power) {
+    return power < 1e-30 ? 0 : power;
 }
 
-real linear_power(const Worker *worker, int distance) {
+double linear_power(const Worker *worker, int distance) {
+    if (!worker->fades) return 1;
     return power_or_zero(exp((double)worker->log_decay * distance));
 }
 
 void linear_set_decay(Worker *worker, int task) {
     worker->log_decay = attention_log_decay(worker->parameters, task % worker->config->NH, worker->config);
     if (!worker->fades) return;
-    double decay = exp((double)worker->log_decay), power = 1;
-    for (int i = 0; i < 3 * TILE; i++) {
-        worker->powers[i] = i < TILE ? 0 : power_or_zero(power);
-        if (i >= TILE) power *= decay;
-    }
+    double powers[2 * TILE] = {1}, next = exp((double)worker->log_decay); // decay^n, whose products with the first n follow
+    for (int n = 1; n < 2 * TILE; n *= 2, next *= next)
+        for (int i = 0; i < n; i++) powers[n + i] = powers[i] * next;
+    for (int i = 0; i < TILE; i++) worker->powers[i] = 0;
+    for (int i = 0; i < 2 * TILE; i++) worker->powers[TILE + i] = (real)power_or_zero(powers[i]);
 }
 
 void linear_query_powers(real *power, const Worker *worker, int before) {
-    real first = linear_power(worker, before + 1);
-    for (int i = 0; i < TILE; i++) power[i] = power_or_zero((double)first * worker->powers[TILE + i]);
+    double first = linear_power(worker, before + 1);
+    for (int i = 0; i < TILE; i++) power[i] = (real)power_or_zero(first * worker->powers[TILE + i]);
 }
 
 void linear_key_powers(real *power, const Worker *worker, int rows, int after) {
-    real last = linear_power(worker, after);
-    for (int i = 0; i < TILE; i++) power[i] = power_or_zero((double)last * worker->powers[TILE + rows - 1 - i]);
+    double last = linear_power(worker, after);
+    for (int i = 0; i < TILE; i++) power[i] = (real)power_or_zero(last * worker->powers[TILE + rows - 1 - i]);
 }
 
 void linear_fade_rows(real *rows, const real *power, int n, int stride) {
@@ -180,23 +181,16 @@ void linear_fade_rows(real *rows, const real *power, int n, int stride) {
         for (int c = 0; c < stride; c++) rows[i * stride + c] *= power[i];
 }
 
-void linear_fade_columns(real *x, const real *power, int HS, int lanes) {
-    for (int c = 0; c < HS; c++)
-        for (int i = 0; i < lanes; i++) x[c * TILE + i] *= power[i];
+void linear_fade_columns(real *faded, const real *x, const real *power, int width, int lanes) {
+    for (int c = 0; c < width; c++)
+        for (int i = 0; i < lanes; i++) faded[c * TILE + i] = x[c * TILE + i] * power[i];
 }
 
-// The power of a pair is at [i - j].
-static const real *pair_powers(Worker *worker, int distance) {
+const real *linear_pair_powers(Worker *worker, int distance) {
     if (distance <= TILE) return worker->powers + TILE + distance;
-    real factor = linear_power(worker, distance - TILE);
-    for (int i = TILE; i < 3 * TILE; i++) worker->far_powers[i] = power_or_zero((double)factor * worker->powers[i]);
+    double factor = linear_power(worker, distance - TILE);
+    for (int i = TILE; i < 3 * TILE; i++) worker->far_powers[i] = (real)power_or_zero(factor * worker->powers[i]);
     return worker->far_powers + 2 * TILE;
-}
-
-void linear_fade_pairs(Worker *worker, real *tile, int key_rows, int lanes, int distance) {
-    const real *power = pair_powers(worker, distance);
-    for (int j = 0; j < key_rows; j++, power--)
-        for (int i = 0; i < lanes; i++) tile[j * TILE + i] *= power[i];
 }
 
 // ---- the wide product phi = outer (x) inner, a block at a time
@@ -235,7 +229,38 @@ void linear_clear_state(State state, const LinearMap *map, int HS) {
     *state.log_scale = -INFINITY;
 }
 
-void linear_add_to_state(Worker *worker, State state, const LinearFeatures *features, const real *right,
+double linear_fading(const Worker *worker, State state, int rows, real log_scale) {
+    double factor = linear_power(worker, rows);
+    if (worker->map->log_scaled) factor = real_exp(*state.log_scale + (real)rows * worker->log_decay - log_scale);
+    *state.log_scale = log_scale;
+    return factor;
+}
+
+// A decay near 1 is a factor near 1 thousands of times over, so what a float has no digits for is multiplied too. What
+// is left of a feature long gone is 0 in the end, and never a denormal number.
+static void scale_state(const Worker *worker, real *numbers, size_t n, double factor) {
+    real high = (real)factor, low = (real)(factor - high);
+    for (size_t i = 0; !worker->fades && i < n; i++) numbers[i] *= high;
+    for (size_t i = 0; worker->fades && i < n; i++) {
+        real scaled = high * numbers[i] + low * numbers[i];
+        numbers[i] = real_abs(scaled) < (real)1e-37 ? 0 : scaled;
+    }
+}
+
+// Two loops: a choice within one would be made for every number.
+static real weighted_sum(const real *x, const real *weights, int n) {
+    real sum = 0;
+    if (weights) {
+#pragma omp simd reduction(+ : sum)
+        for (int i = 0; i < n; i++) sum += x[i] * weights[i];
+    } else {
+#pragma omp simd reduction(+ : sum)
+        for (int i = 0; i < n; i++) sum += x[i];
+    }
+    return sum;
+}
+
+void linear_add_to_state(Worker *worker, State state, double factor, const LinearFeatures *features, const real *right,
                          const real *weights, int rows) {
     const LinearMap *map = worker->map;
     int inner = max_int(map->inner, 1), stride = worker->stride, lanes = tile_lanes(rows);
@@ -243,30 +268,14 @@ void linear_add_to_state(Worker *worker, State state, const LinearFeatures *feat
     for (int from = 0; from < map->outer; from += step) {
         int count = min_int(step, map->outer - from), width = count * inner;
         const real *phi = linear_expand(worker->phi, features, from, count, lanes, map->inner);
-        real *vector = state.vector + (size_t)from * inner;
-        tile_multiply(state.matrix + (size_t)from * inner * stride, stride, (TileLeft){phi, TILE, 1}, right, stride,
-                      width, stride, rows, 1, TILE_FULL);
-        for (int f = 0; f < width; f++) {
-            real sum = 0;
-            const real *row = phi + (size_t)f * TILE;
-#pragma omp simd reduction(+ : sum)
-            for (int i = 0; i < rows; i++) sum += weights ? row[i] * weights[i] : row[i];
-            vector[f] += sum;
+        real *vector = state.vector + (size_t)from * inner, *matrix = state.matrix + (size_t)from * inner * stride;
+        if (factor != 1) { // here, where the block is to be brought into the cache anyway
+            scale_state(worker, matrix, (size_t)width * stride, factor);
+            scale_state(worker, vector, (size_t)width, factor);
         }
+        tile_multiply(matrix, stride, (TileLeft){phi, TILE, 1}, right, stride, width, stride, rows, 1, TILE_FULL);
+        for (int f = 0; f < width; f++) vector[f] += weighted_sum(phi + (size_t)f * TILE, weights, rows);
     }
-}
-
-void linear_fade_state(Worker *worker, State state, int rows, real log_scale) {
-    const LinearMap *map = worker->map;
-    size_t n = linear_state_size(map, worker->HS) - 1;
-    real factor = 1, least = worker->fades ? (real)1e-37 : 0; // what is left of a feature long gone is 0 in the end
-    if (map->log_scaled) factor = real_exp(*state.log_scale + (real)rows * worker->log_decay - log_scale);
-    if (worker->fades) factor = linear_power(worker, rows);
-    for (size_t i = 0; factor != 1 && i < n; i++) {
-        real faded = factor * state.matrix[i];
-        state.matrix[i] = real_abs(faded) < least ? 0 : faded;
-    }
-    *state.log_scale = log_scale;
 }
 
 void linear_set_relative_scale(const Worker *worker, LinearFeatures *features, const real *scale, int sign,
@@ -283,7 +292,7 @@ void linear_absorb_keys(Worker *worker, State state, int count) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
         largest = real_max(largest + worker->log_decay, tile.features.log_scale[row % TILE]);
     }
-    linear_fade_state(worker, state, count, largest);
+    double fading = linear_fading(worker, state, count, largest);
     for (int row = 0; row < count; row += TILE) {
         KeyTile tile = linear_key_tile(worker, row / TILE);
         int rows = min_int(TILE, count - row);
@@ -294,7 +303,8 @@ void linear_absorb_keys(Worker *worker, State state, int count) {
             linear_key_powers(power, worker, rows, count - row - rows);
             linear_fade_rows(tile.v, power, rows, worker->stride);
         }
-        linear_add_to_state(worker, state, &tile.features, tile.v, worker->fades ? power : NULL, rows);
+        linear_add_to_state(worker, state, row ? 1 : fading, &tile.features, tile.v, worker->fades ? power : NULL,
+                            rows);
     }
 }
 
@@ -359,11 +369,12 @@ State linear_boundary(real *boundaries, int task, int segment, Segments segments
 void linear_add_states(Worker *worker, State a, State b, int rows) {
     const LinearMap *map = worker->map;
     size_t n = linear_state_size(map, worker->HS) - 1;
-    real factor = worker->fades ? linear_power(worker, rows) : 1;
+    real factor = (real)linear_power(worker, rows);
     if (map->log_scaled) {
         real faded = *b.log_scale; // row by row, as the queries' largest scales are made: to the bit
         for (int row = 0; row < rows; row++) faded += worker->log_decay;
-        linear_fade_state(worker, a, 0, real_max(*a.log_scale, faded));
+        double own = linear_fading(worker, a, 0, real_max(*a.log_scale, faded));
+        if (own != 1) scale_state(worker, a.matrix, n, own);
         factor = real_exp(*b.log_scale + (real)rows * worker->log_decay - *a.log_scale);
     }
     for (size_t i = 0; i < n; i++) a.matrix[i] += factor * b.matrix[i];

@@ -85,7 +85,8 @@ typedef struct { // what one thread works with
     real *d_scores;                    // (TILE, TILE) gradient of the scores
     real *d_inner_scores;              // (TILE, TILE) what reaches inner_scores, then inner
     double d_log_decay;                // of a learned decay: of the rows so far
-    State query_sums;                  // U: over the queries after the chunk
+    State query_sums;                  // U: over the queries after the chunk ...
+    double fading;                     // ... and its factor for the chunk
     real *states;                      // the state before each chunk of the segment
 } Worker;
 
@@ -117,15 +118,15 @@ void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows ro
 // fades by decay^(rows of the chunk). The sums of queries mirror it. No power is above 1, and none is of a position.
 
 void linear_set_decay(Worker *worker, int task);
-real linear_power(const Worker *worker, int distance);
+double linear_power(const Worker *worker, int distance); // 1 where nothing fades
 // power (TILE) of a tile's queries with `before` rows of the chunk before them, of a tile's keys with `after` rows after
 void linear_query_powers(real *power, const Worker *worker, int before);
 void linear_key_powers(real *power, const Worker *worker, int rows, int after);
-// rows (n, HS) times the power of each; x (HS, TILE) likewise
+// rows (n, HS) times the power of each; x (width, TILE) likewise
 void linear_fade_rows(real *rows, const real *power, int n, int stride);
-void linear_fade_columns(real *x, const real *power, int HS, int lanes);
-// tile[j][i] times the power of a pair: query i stands `distance` + i rows below the first key
-void linear_fade_pairs(Worker *worker, real *tile, int key_rows, int lanes, int distance);
+void linear_fade_columns(real *faded, const real *x, const real *power, int width, int lanes);
+// The power of key j and query i, which stands `distance` + i rows below the first key, is at [i - j].
+const real *linear_pair_powers(Worker *worker, int distance);
 
 // ---- phi = outer (x) inner, a block of it at a time
 
@@ -139,11 +140,11 @@ const real *linear_expand(real *phi, const LinearFeatures *features, int from, i
 size_t linear_state_size(const LinearMap *map, int HS);
 State linear_state_at(real *base, const LinearMap *map, int HS);
 void linear_clear_state(State state, const LinearMap *map, int HS);
-// Lets `rows` rows pass. The state of a log_scaled map is relative to `log_scale` afterwards.
-void linear_fade_state(Worker *worker, State state, int rows, real log_scale);
-// matrix += phi^T right, vector += phi^T weights, for features of `rows` rows with right (rows, HS), weights (rows) or
-// all ones.
-void linear_add_to_state(Worker *worker, State state, const LinearFeatures *features, const real *right,
+// The factor of a state for `rows` more rows; that of a log_scaled map is relative to `log_scale` afterwards.
+double linear_fading(const Worker *worker, State state, int rows, real log_scale);
+// matrix = factor * matrix + phi^T right, vector = factor * vector + phi^T weights, for features of `rows` rows with
+// right (rows, HS), weights (rows) or all ones.
+void linear_add_to_state(Worker *worker, State state, double factor, const LinearFeatures *features, const real *right,
                          const real *weights, int rows);
 // Adds the chunk's keys, already loaded, to a state.
 void linear_absorb_keys(Worker *worker, State state, int count);

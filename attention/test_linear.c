@@ -60,14 +60,15 @@ static void test_every_chunk_size_gives_the_same(void) {
         Case c = make_case(&variants[v], 2, 150, 2, 16);
         run_backward(&c);
         real *out = copy_of(c.out, c.numbers), *gradient = copy_of(c.dqkv, 3 * c.numbers);
+        real *of_parameters = copy_of(c.dparameters, c.parameter_count);
         for (int i = 0; i < 4; i++) {
             c.config.chunk = chunks[i];
             run_backward(&c);
+            CHECK_VARIANT(c.variant, difference(c.dparameters, of_parameters, c.parameter_count) < 1e-4);
             CHECK_VARIANT(c.variant, difference(c.out, out, c.numbers) < 1e-5);
             CHECK_VARIANT(c.variant, difference(c.dqkv, gradient, 3 * c.numbers) < 1e-4);
         }
-        free(out);
-        free(gradient);
+        free(out), free(gradient), free(of_parameters);
         free_case(&c);
     }
 }
@@ -80,26 +81,25 @@ static void test_threads(void) {
         omp_set_num_threads(1);
         run_backward(&c);
         real *out = copy_of(c.out, c.numbers), *gradient = copy_of(c.dqkv, 3 * c.numbers);
-        real *dparameters = copy_of(c.dparameters, c.parameter_count);
+        real *of_parameters = copy_of(c.dparameters, c.parameter_count);
         omp_set_num_threads(2); // no more than heads: the very same bits
         run_backward(&c);
         CHECK_VARIANT(c.variant, memcmp(c.out, out, c.numbers * sizeof(real)) == 0);
         CHECK_VARIANT(c.variant, memcmp(c.dqkv, gradient, 3 * c.numbers * sizeof(real)) == 0);
-        CHECK_VARIANT(c.variant, memcmp(c.dparameters, dparameters, c.parameter_count * sizeof(real)) == 0);
+        CHECK_VARIANT(c.variant, memcmp(c.dparameters, of_parameters, c.parameter_count * sizeof(real)) == 0);
         omp_set_num_threads(7); // more than heads: segments, and the same bits every time
         run_backward(&c);
         if (!c.variant->is_signed) {
             CHECK_VARIANT(c.variant, difference(c.out, out, c.numbers) < 1e-5);
             CHECK_VARIANT(c.variant, difference(c.dqkv, gradient, 3 * c.numbers) < 1e-4);
+            CHECK_VARIANT(c.variant, difference(c.dparameters, of_parameters, c.parameter_count) < 1e-4);
         }
         memcpy(gradient, c.dqkv, 3 * c.numbers * sizeof(real));
-        memcpy(dparameters, c.dparameters, c.parameter_count * sizeof(real));
+        memcpy(of_parameters, c.dparameters, c.parameter_count * sizeof(real));
         run_backward(&c);
         CHECK_VARIANT(c.variant, memcmp(c.dqkv, gradient, 3 * c.numbers * sizeof(real)) == 0);
-        CHECK_VARIANT(c.variant, memcmp(c.dparameters, dparameters, c.parameter_count * sizeof(real)) == 0);
-        free(out);
-        free(gradient);
-        free(dparameters);
+        CHECK_VARIANT(c.variant, memcmp(c.dparameters, of_parameters, c.parameter_count * sizeof(real)) == 0);
+        free(out), free(gradient), free(of_parameters);
         free_case(&c);
     }
     omp_set_num_threads(before);
@@ -196,6 +196,7 @@ static void test_no_nan_from_finite_input(void) {
                     run_backward(&c);
                     CHECK_VARIANT(c.variant, all_finite(c.out, c.numbers));
                     CHECK_VARIANT(c.variant, all_finite(c.dqkv, 3 * c.numbers));
+                    CHECK_VARIANT(c.variant, all_finite(c.dparameters, c.parameter_count));
                     if (!all_finite(c.dqkv, 3 * c.numbers) || !all_finite(c.out, c.numbers))
                         printf("    factors %g %g %g, equal %d, T %d\n", factors[f][0], factors[f][1], factors[f][2],
                                equal, T);

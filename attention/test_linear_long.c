@@ -1,9 +1,10 @@
-// slay over 131072 positions in single precision: forward, backward and decoding keep the digits of a recurrence in
-// double precision, which sums up features one position after the other.
+// slay over 131072 positions in single precision, with and without decay: forward, backward and decoding keep the digits
+// of a recurrence in double precision, which sums up features one position after the other.
 #include "test_linear_cases.h"
 
 enum { T = 131072, HS = 16, COLUMNS = HS + 1, R = 2, M = 3, P = 4, F = R * M * P };
 static const Variant slay = {"slay", "slay", 0, "--R 2 --M 3 --P 4", 0, 0}; // the numbers above
+static const Variant fading_slay = {"slay, learned decay", "slay", 0, "--R 2 --M 3 --P 4 --decay learned", 0, 0};
 
 // Positions at which everything is compared: both ends, where most has been summed up, and the middle.
 static const int places[] = {0, 1, 63, 64, 65, T / 2, T - 66, T - 65, T - 64, T - 63, T - 2, T - 1};
@@ -11,6 +12,17 @@ enum { PLACES = sizeof places / sizeof places[0] };
 
 static Case c;
 static double *constants;
+
+typedef struct { // a case: the decay is the logistic function of `logit`; infinity: there is none
+    double logit, output_tolerance, gradient_tolerance;
+} Fading;
+// From 0.001, where an output is so nearly its own value that its slopes are small differences, to as near to 1 as
+// floats come.
+static const Fading fadings[] = {{INFINITY, 6e-6, 2e-5}, {-7, 6e-6, 1e-3}, {0, 1e-5, 2e-5},
+                                 {4, 6e-6, 2e-5},        {9, 6e-6, 2e-5},  {17, 6e-6, 2e-5}};
+static Fading fading;
+static double decay;
+static double d_log_decay, d_log_decay_size; // its gradient, and the sum of the magnitudes of what that sums up
 static double *out, *denominators;            // (T, HS), (T)
 static double states[PLACES][F][COLUMNS];     // sums of phi(k) (v, 1)^T up to each place
 static double query_sums[PLACES][F][COLUMNS]; // sums of phi(q) gamma^T from each place on
@@ -32,10 +44,10 @@ static int place_of(int t) {
     return -1;
 }
 
-// right (COLUMNS) is added to the state by way of phi.
+// The state fades, and right (COLUMNS) is added to it by way of phi.
 static void add_to_state(double state[F][COLUMNS], const double phi[F], const double right[COLUMNS]) {
     for (int f = 0; f < F; f++)
-        for (int i = 0; i < COLUMNS; i++) state[f][i] += phi[f] * right[i];
+        for (int i = 0; i < COLUMNS; i++) state[f][i] = decay * state[f][i] + phi[f] * right[i];
 }
 
 // phi state, (COLUMNS)
@@ -43,22 +55,6 @@ static void read_state(double sums[COLUMNS], const double phi[F], double state[F
     for (int i = 0; i < COLUMNS; i++) sums[i] = 0;
     for (int f = 0; f < F; f++)
         for (int i = 0; i < COLUMNS; i++) sums[i] += phi[f] * state[f][i];
-}
-
-static void reference_forward(void) {
-    static double state[F][COLUMNS];
-    for (int t = 0; t < T; t++) {
-        double phi[F], value[COLUMNS], sums[COLUMNS];
-        row_of(value, t, 2);
-        value[HS] = 1;
-        features_of(phi, t, 1);
-        add_to_state(state, phi, value);
-        features_of(phi, t, 0);
-        read_state(sums, phi, state);
-        denominators[t] = sums[HS] + c.config.delta;
-        for (int i = 0; i < HS; i++) out[(size_t)t * HS + i] = sums[i] / denominators[t];
-        if (place_of(t) >= 0) memcpy(states[place_of(t)], state, sizeof state);
-    }
 }
 
 // The gradient of the numerator and, in the last column, of the denominator.
@@ -69,6 +65,37 @@ static void output_gradient(double gamma[COLUMNS], int t) {
         dot += c.dout[(size_t)t * HS + i] * out[(size_t)t * HS + i];
     }
     gamma[HS] = -dot / denominators[t];
+}
+
+// The share of a row: `slope` is the derivative of the state with respect to the logarithm of the decay.
+static void add_decay_gradient(const double phi[F], double slope[F][COLUMNS], int t) {
+    double sums[COLUMNS], gamma[COLUMNS], share = 0;
+    read_state(sums, phi, slope);
+    output_gradient(gamma, t);
+    for (int i = 0; i < COLUMNS; i++) share += sums[i] * gamma[i];
+    d_log_decay += share;
+    d_log_decay_size += fabs(share);
+}
+
+static void reference_forward(void) {
+    static double state[F][COLUMNS], slope[F][COLUMNS];
+    memset(state, 0, sizeof state), memset(slope, 0, sizeof slope);
+    d_log_decay = d_log_decay_size = 0;
+    for (int t = 0; t < T; t++) {
+        double phi[F], value[COLUMNS], sums[COLUMNS];
+        row_of(value, t, 2);
+        value[HS] = 1;
+        features_of(phi, t, 1);
+        for (int f = 0; f < F; f++)
+            for (int i = 0; i < COLUMNS; i++) slope[f][i] = decay * (slope[f][i] + state[f][i]);
+        add_to_state(state, phi, value);
+        features_of(phi, t, 0);
+        read_state(sums, phi, state);
+        denominators[t] = sums[HS] + c.config.delta;
+        for (int i = 0; i < HS; i++) out[(size_t)t * HS + i] = sums[i] / denominators[t];
+        add_decay_gradient(phi, slope, t);
+        if (place_of(t) >= 0) memcpy(states[place_of(t)], state, sizeof state);
+    }
 }
 
 // dx of <d_phi, phi(x)>, by differences: features in double precision leave them nine digits.
@@ -111,6 +138,7 @@ static void gradients_at(int p) {
 
 static void reference_backward(void) {
     static double sums[F][COLUMNS];
+    memset(sums, 0, sizeof sums);
     for (int t = T - 1; t >= 0; t--) {
         double phi[F], gamma[COLUMNS];
         features_of(phi, t, 0);
@@ -123,7 +151,9 @@ static void reference_backward(void) {
 
 // Values around 1: averages of values around 0 would be small differences of large sums.
 static void make_reference(void) {
-    c = make_case(&slay, 1, T, 1, HS);
+    c = make_case(fading.logit < INFINITY ? &fading_slay : &slay, 1, T, 1, HS);
+    if (c.parameter_count) c.parameters[0] = (real)fading.logit;
+    decay = 1 / (1 + exp(-fading.logit));
     for (size_t row = 0; row < T; row++)
         for (size_t i = 0; i < HS; i++) c.qkv[row * 3 * HS + 2 * HS + i] += 1;
     constants = memory_allocate(c.constant_count, sizeof(double), "constants");
@@ -140,7 +170,7 @@ static void check_outputs(const real *found, const char *what) {
         double error = fabs(found[i] - out[i]);
         worst = fmax(worst, isnan(error) ? INFINITY : error);
     }
-    CHECK(worst <= 6e-6);
+    CHECK(worst <= fading.output_tolerance);
     printf("  %s: %.1e off\n", what, worst);
 }
 
@@ -167,7 +197,7 @@ static void check_gradient(int part, double expected[PLACES][HS], const char *wh
             worst = fmax(worst, isnan(error) ? INFINITY : error);
         }
     }
-    CHECK(worst <= 2e-5);
+    CHECK(worst <= fading.gradient_tolerance);
     printf("  %s: %.1e off\n", what, worst);
 }
 
@@ -176,6 +206,10 @@ static void test_backward(void) {
     check_gradient(0, dq, "dq");
     check_gradient(1, dk, "dk");
     check_gradient(2, dv, "dv");
+    if (!c.parameter_count) return;
+    double error = fabs(c.dparameters[0] / (1 - decay) - d_log_decay) / d_log_decay_size;
+    CHECK(error <= 2e-6);
+    printf("  d log decay: %.1e off\n", error);
 }
 
 // One position after the other, from the first to the last.
@@ -189,12 +223,42 @@ static void test_decoding(void) {
     free(found);
 }
 
+static int all_finite(const real *numbers, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(numbers[i])) return 0;
+    return 1;
+}
+
+// Whatever an optimiser may make of the parameter.
+static void test_every_decay_is_finite(void) {
+    static const Variant others[] = {{"uniform", "uniform", 0, "--decay learned", 0, 0},
+                                     {"elu", "elu", 0, "--decay learned", 0, 0},
+                                     {"favor exp", "favor", 0, "--M 6 --features exp --decay learned", 0, 0},
+                                     {"rff", "rff", 0, "--M 6 --decay learned", 0, 0}};
+    static const real logits[] = {-1e30f, -100, -7, 17, 100, 1e30f};
+    for (int v = 0; v < 4; v++)
+        for (int i = 0; i < 6; i++) {
+            Case other = make_case(&others[v], 1, T, 1, 4);
+            other.parameters[0] = logits[i];
+            run_backward(&other);
+            CHECK_VARIANT(other.variant, all_finite(other.out, other.numbers));
+            CHECK_VARIANT(other.variant, all_finite(other.dqkv, 3 * other.numbers));
+            CHECK_VARIANT(other.variant, all_finite(other.dparameters, 1));
+            free_case(&other);
+        }
+}
+
 int main(void) {
-    make_reference();
-    RUN(test_forward);
-    RUN(test_backward);
-    RUN(test_decoding);
-    free_case(&c);
-    free(constants), free(out), free(denominators);
+    for (size_t i = 0; i < sizeof fadings / sizeof fadings[0]; i++) {
+        fading = fadings[i];
+        make_reference();
+        printf("decay %.9g\n", decay);
+        RUN(test_forward);
+        RUN(test_backward);
+        RUN(test_decoding);
+        free_case(&c);
+        free(constants), free(out), free(denominators);
+    }
+    RUN(test_every_decay_is_finite);
     return test_summary();
 }
