@@ -73,12 +73,12 @@ static Core core_of_head(const Core *call, real *fades, size_t rows, const real 
     return core;
 }
 
-typedef struct {      // what queries need of one head's keys and values; a decoding cache holds one per head
-    size_t rows;      // positions beyond take the places of the first ones
-    real *key_panels; // (rows / PANEL, width, PANEL)
-    real *values;     // (rows, width)
-    real *key_norms;  // (rows) squared
+typedef struct {          // what queries need of one head's keys and values; a decoding cache holds one per head
+    size_t rows;          // positions beyond take the places of the first ones
+    real *key_panels;     // (rows / PANEL, width, PANEL)
+    real *values;         // (rows, width)
     real *feature_panels; // (rows / PANEL, feature_width, PANEL)
+    real *key_norms;      // (rows) squared
 } Memory;
 
 static size_t memory_numbers(const Core *core, size_t rows) {
@@ -104,8 +104,8 @@ static size_t cache_rows(const Core *core) {
 typedef struct {                             // what backward needs of one head
     real *queries, *keys, *douts, *dqueries; // (rows, width)
     real *key_panels, *value_panels;         // (rows / PANEL, width, PANEL)
-    real *query_features, *key_features, *dquery_features; // (rows, feature_width)
-    real *feature_panels;                    // (rows / PANEL, feature_width, PANEL)
+    real *query_features, *key_features;     // (rows, feature_width)
+    real *dquery_features, *feature_panels;  // the same, (rows / PANEL, feature_width, PANEL)
     real *query_norms, *key_norms;           // (rows) squared
     real *query_factors, *key_factors;       // (rows) what q and k were multiplied by
     real *output_dots;                       // (rows) <dout, out>
