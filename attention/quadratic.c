@@ -31,7 +31,7 @@ typedef struct { // what every function here needs to know
     real *d_packed;     // and their gradient
     size_t window;     // keys that a query sees, its own included
     real log_decay;    // what a token of distance adds to the logarithm of a weight
-    const real *fades; // what distances of up to two tiles do to a score: see fade_row; NULL without decay
+    const real *fades; // of kernels: the factors of distances up to two tiles, the farthest first
 } Core;
 
 static Core core_of(const QuadraticKernel *kernel, const AttentionConfig *config) {
@@ -66,10 +66,11 @@ static Core core_of_head(const Core *call, real *fades, size_t rows, const real 
     core.log_decay = limited(attention_log_decay(parameters, (int)head, core.config), LARGEST_SLOPE);
     double reach = log(LEAST_FADE) / -fabs(core.log_decay), factor = 1, per_token = exp(core.log_decay);
     if (reach < core.window) core.window = 1 + (size_t)reach;
+    core.fades = fades;
+    if (is_softmax(&core)) return core;
     size_t farthest = core.key_tile + core.query_tile - 2, known = core.key_tile + min_size(rows, core.query_tile) - 1;
     for (size_t d = 0; d < known; d++, factor *= per_token)
-        fades[farthest - d] = is_softmax(&core) ? d * core.log_decay : (real)factor;
-    core.fades = fades;
+        fades[farthest - d] = (real)factor;
     return core;
 }
 
@@ -142,13 +143,18 @@ typedef struct {                              // what one thread needs for one t
     real *query_features, *dkey_features;     // (query_tile, feature_width), (key_tile, feature_width)
     real *x;                                  // (HS, TILE) rows as the map takes them, or their gradients
     LinearFeatures mapped, dmapped;           // of those
-    real shared_fade;                         // of the tile at hand: see fade_row
-    double dlog_decay;                        // from the tile of keys at hand
+    real shared_fade;                         // of the tile at hand
+    real *decay_slopes;                       // (key_tile) with decay: what reaches log_decay, by key
+    double dlog_decay;                        // the same from a whole tile of keys
 } Scratch;
+
+static int single_rows(const Core *core) {
+    return 5 + (core->config->decay != DECAY_NONE);
+}
 
 static size_t scratch_numbers(const Core *core) {
     const LinearMap *map = core->map;
-    size_t numbers = core->key_tile * (4 * core->query_tile + 4 * core->width + 5);
+    size_t numbers = core->key_tile * (4 * core->query_tile + 4 * core->width + single_rows(core));
     if (!map) return numbers;
     return numbers + core->key_tile * (core->query_tile + 2 * core->feature_width) +
            TILE * ((size_t)core->config->HS + 2 * map->outer + 2 * map->inner + map->tape);
@@ -169,10 +175,10 @@ static Scratch scratch_at(const Core *core, real *base) {
     Scratch s;
     real **tiles[] = {&s.dots, &s.distances, &s.slopes, &s.scores};
     real **rows[] = {&s.queries, &s.sums, &s.dkeys, &s.dvalues};
-    real **numbers[] = {&s.norms, &s.levels, &s.totals, &s.pulls, &s.key_pulls};
+    real **numbers[] = {&s.norms, &s.levels, &s.totals, &s.pulls, &s.key_pulls, &s.decay_slopes};
     for (int i = 0; i < 4; i++, base += core->key_tile * core->query_tile) *tiles[i] = base;
     for (int i = 0; i < 4; i++, base += core->key_tile * core->width) *rows[i] = base;
-    for (int i = 0; i < 5; i++, base += core->key_tile) *numbers[i] = base;
+    for (int i = 0; i < single_rows(core); i++, base += core->key_tile) *numbers[i] = base;
     if (core->map) place_features(core, &s, base);
     if (!core->kernel->scores) s.scores = s.dots;
     return s;
@@ -355,28 +361,26 @@ static size_t first_key_tile(const Core *core, size_t query) {
     return query < core->window ? 0 : (query + 1 - core->window) / core->key_tile * core->key_tile;
 }
 
-// The part of a tile's distances that all its pairs share, if they are beyond the table of fades.
+typedef struct {         // how the scores of one row fade
+    int distance;        // from the query to the first key
+    real log_decay;      // softmax: times distance, this is added
+    const real *factors; // kernels: what each score is multiplied by ...
+    real shared;         // ... beyond a factor that the whole tile shares
+} Fade;
+
+// The part of a tile's distances that all its pairs share, where they are beyond the table of factors.
 static ptrdiff_t shared_distance(const Core *core, const Tile *tile) {
     ptrdiff_t beyond = tile->lead - (ptrdiff_t)(core->key_tile - 1);
     return beyond > 0 ? beyond : 0;
 }
 
-static real fade_of(const Core *core, ptrdiff_t distance) {
-    real logarithm = distance * core->log_decay;
-    return is_softmax(core) ? logarithm : real_exp(logarithm);
-}
-
-// Weakens what query i of a tile has for the keys that it sees by their distances: factors for kernels, terms of the
-// exponent for softmax. The table has them from the farthest to the nearest, in the order of the keys.
-static void fade_row(const Core *core, real *scores, const Tile *tile, int i, real shared_fade) {
-    ptrdiff_t farthest = (ptrdiff_t)(core->key_tile + core->query_tile) - 2;
-    ptrdiff_t at = farthest - (tile->lead + i - shared_distance(core, tile));
-    int from = tile_hidden(tile, i), n = tile_visible(tile, i);
-    if (is_softmax(core)) {
-        for (int j = from; j < n; j++) scores[j] += core->fades[at + j] + shared_fade;
-    } else {
-        for (int j = from; j < n; j++) scores[j] *= core->fades[at + j] * shared_fade;
-    }
+// Of query i of a tile with the keys from number `key` on.
+static Fade fade_of_row(const Core *core, const Scratch *s, const Tile *tile, int i, int key) {
+    ptrdiff_t distance = tile->lead + i - key, farthest = (ptrdiff_t)(core->key_tile + core->query_tile) - 2;
+    return (Fade){.distance = (int)distance,
+                  .log_decay = core->log_decay,
+                  .factors = core->fades + (farthest - (distance - shared_distance(core, tile))),
+                  .shared = s->shared_fade};
 }
 
 // Direct distances of a query to the LANES keys of a panel whose first number is at `panel`.
@@ -422,8 +426,8 @@ static Tile feature_tile(const Core *core, const Tile *tile) {
     return wide;
 }
 
-// Fills in s->scores, and s->dots and s->distances where the score is more than the dot product; with a map the latter
-// are the dot products of the features.
+// Fills in s->scores, not faded yet, and s->dots and s->distances where the score is more than the dot product; with a
+// map the latter are the dot products of the features.
 static void score_tile(const Core *core, Scratch *s, const Tile *tile, Side queries, Side keys) {
     tile_scores(s->dots, queries.rows, keys.rows, tile);
     if (core->map) {
@@ -438,9 +442,7 @@ static void score_tile(const Core *core, Scratch *s, const Tile *tile, Side quer
                              keys.rows + from * core->width, keys.norms + from);
         core->kernel->scores(s->scores + at, s->dots + at, s->distances + at, n, core->config);
     }
-    if (!core->fades) return;
-    s->shared_fade = fade_of(core, shared_distance(core, tile));
-    for (int i = 0; i < tile->queries; i++) fade_row(core, s->scores + i * tile->stride, tile, i, s->shared_fade);
+    s->shared_fade = core->fades ? real_exp(shared_distance(core, tile) * core->log_decay) : 1;
 }
 
 // Sets a row's weights of keys that it does not see to 0.
@@ -451,13 +453,36 @@ static void hide_keys(real *row, const Tile *tile, int i) {
 
 // ---- forward
 
-// Turns the n scores of a row into weights relative to the row's level, which is the largest score so far (softmax), or
-// 1 while no score is huge (kernel), and adds them to *total. Returns the factor that earlier weights have to be
-// multiplied by because the level has risen.
-static real fold_row(int normalizer, real *scores, int n, real *level, real *total) {
-    real highest = *level, factor = 1, sum = 0;
+// Returns the highest of n scores and of `highest`.
+static real highest_score(const real *scores, int n, real highest) {
 #pragma omp simd reduction(max : highest)
     for (int j = 0; j < n; j++) highest = scores[j] > highest ? scores[j] : highest;
+    return highest;
+}
+
+// The same after fading them.
+static real fade_scores(int normalizer, real *scores, int n, real highest, Fade fade) {
+    if (normalizer == NORMALIZER_SOFTMAX) {
+#pragma omp simd reduction(max : highest)
+        for (int j = 0; j < n; j++) {
+            real score = scores[j] += (real)(fade.distance - j) * fade.log_decay;
+            highest = score > highest ? score : highest;
+        }
+    } else {
+#pragma omp simd reduction(max : highest)
+        for (int j = 0; j < n; j++) {
+            real score = scores[j] *= fade.factors[j] * fade.shared;
+            highest = score > highest ? score : highest;
+        }
+    }
+    return highest;
+}
+
+// Turns the n scores of a row into weights relative to the row's level, which is the largest score so far (softmax), or
+// 1 while no score is huge (kernel), and adds them to *total. `highest` is the highest of the scores and the level.
+// Returns the factor that earlier weights have to be multiplied by because the level has risen.
+static real fold_row(int normalizer, real *scores, int n, real highest, real *level, real *total) {
+    real factor = 1, sum = 0;
     if (normalizer == NORMALIZER_SOFTMAX) {
         factor = exponential(*level - highest);
         *level = highest;
@@ -478,10 +503,16 @@ static real fold_row(int normalizer, real *scores, int n, real *level, real *tot
 
 // Weighs the tile's scores and rescales the rows of s->sums whose level has risen.
 static void weigh_tile(const Core *core, Scratch *s, const Tile *tile) {
+    int normalizer = core->kernel->normalizer;
     for (int i = 0; i < tile->queries; i++) {
         real *scores = s->scores + i * tile->stride, *sums = s->sums + i * core->width;
         int from = tile_hidden(tile, i), n = tile_visible(tile, i) - from;
-        real factor = n ? fold_row(core->kernel->normalizer, scores + from, n, &s->levels[i], &s->totals[i]) : 1;
+        real factor = 1, highest = s->levels[i];
+        if (core->fades)
+            highest = fade_scores(normalizer, scores + from, n, highest, fade_of_row(core, s, tile, i, from));
+        else
+            highest = highest_score(scores + from, n, highest);
+        if (n) factor = fold_row(normalizer, scores + from, n, highest, &s->levels[i], &s->totals[i]);
         if (factor != 1) {
             for (size_t d = 0; d < core->width; d++) sums[d] *= factor;
         }
@@ -701,19 +732,28 @@ static void differentiate_row(const Core *core, real *scores, real *slopes, int 
     }
 }
 
-// What reaches log_decay from one row: the sum over its pairs of distance times the gradient of the weight's logarithm,
-// which is the slope itself for softmax. `distance` is that of the first key.
-static double differentiate_distances(const Core *core, const real *weights, const real *slopes, int n, int distance,
-                                      real inverse) {
-    real sum = 0;
+// The same with decay. Adds what reaches log_decay: distance times the gradient of the weight's logarithm, which for
+// softmax is the slope itself.
+static void differentiate_faded_row(const Core *core, real *scores, real *slopes, real *decay_slopes, int n, real level,
+                                    real inverse, real output_dot, Fade fade) {
     if (is_softmax(core)) {
-#pragma omp simd reduction(+ : sum)
-        for (int j = 0; j < n; j++) sum += (real)(distance - j) * slopes[j];
-        return sum;
+#pragma omp simd
+        for (int j = 0; j < n; j++) {
+            real distance = (real)(fade.distance - j);
+            scores[j] = exponential(scores[j] + distance * fade.log_decay - level) * inverse;
+            slopes[j] = limited(scores[j] * (slopes[j] - output_dot), LARGEST_SLOPE);
+            decay_slopes[j] += distance * slopes[j];
+        }
+    } else {
+#pragma omp simd
+        for (int j = 0; j < n; j++) {
+            real distance = (real)(fade.distance - j), factor = fade.factors[j] * fade.shared;
+            real slope = slopes[j] - output_dot;
+            scores[j] *= factor * inverse;
+            slopes[j] = limited(slope * inverse, LARGEST_SLOPE) * factor;
+            decay_slopes[j] += distance * limited(scores[j] * slope, LARGEST_SLOPE);
+        }
     }
-#pragma omp simd reduction(+ : sum)
-    for (int j = 0; j < n; j++) sum += (real)(distance - j) * (weights[j] * slopes[j]);
-    return limited(sum / inverse, LARGEST_SLOPE);
 }
 
 // `to` += strength (toward - from)
@@ -751,7 +791,8 @@ static void apply_pulls(const Core *core, Head *head, Scratch *s, const Pair *pa
     if (pair->wants_queries) head->query_pulls[query] += sum;
 }
 
-// The weights of a tile to s->scores, the gradients of its dot products to s->slopes.
+// The weights of a tile to s->scores, the gradients of its dot products to s->slopes. What reaches log_decay is summed in
+// float within the tile, in double beyond.
 static void differentiate_tile(const Core *core, Head *head, Scratch *s, const Pair *pair) {
     const Tile *tile = &pair->tile;
     size_t width = core->width;
@@ -760,27 +801,28 @@ static void differentiate_tile(const Core *core, Head *head, Scratch *s, const P
                       head->query_features + pair->query * core->feature_width},
                (Side){head->key_panels + pair->key * width, head->key_norms + pair->key,
                       head->feature_panels + pair->key * core->feature_width});
+    if (core->fades) memset(s->decay_slopes, 0, tile->keys * sizeof *s->decay_slopes);
     tile_scores(s->slopes, head->douts + pair->query * width, head->value_panels + pair->key * width, tile);
     for (int i = 0; i < tile->queries; i++) {
         int from = tile_hidden(tile, i), n = tile_visible(tile, i) - from;
-        size_t row = i * tile->stride, at = row + from, query = pair->query + i;
-        real inverse = head->inverses[query];
-        differentiate_row(core, s->scores + at, s->slopes + at, n, head->levels[query], inverse,
-                          head->output_dots[query]);
-        if (head->dlog_decays && pair->wants_keys) {
-            int distance = (int)(tile->lead + i - from);
-            s->dlog_decay += differentiate_distances(core, s->scores + at, s->slopes + at, n, distance, inverse);
-        }
-        if (core->fades && !is_softmax(core)) fade_row(core, s->slopes + row, tile, i, s->shared_fade);
+        size_t at = i * tile->stride + from, query = pair->query + i;
+        real *scores = s->scores + at, *slopes = s->slopes + at;
+        real level = head->levels[query], inverse = head->inverses[query], output_dot = head->output_dots[query];
+        if (core->fades)
+            differentiate_faded_row(core, scores, slopes, s->decay_slopes + from, n, level, inverse, output_dot,
+                                    fade_of_row(core, s, tile, i, from));
+        else
+            differentiate_row(core, scores, slopes, n, level, inverse, output_dot);
         if (core->kernel->slopes) {
             real *pulls = core->map ? s->feature_slopes + at : s->pulls;
-            core->kernel->slopes(s->slopes + at, pulls, s->dots + at, s->distances + at, n, core->config);
+            core->kernel->slopes(slopes, pulls, s->dots + at, s->distances + at, n, core->config);
             if (!core->map) apply_pulls(core, head, s, pair, i, from, n);
         }
-        if (core->map) hide_keys(s->feature_slopes + row, tile, i);
-        hide_keys(s->scores + row, tile, i);
-        hide_keys(s->slopes + row, tile, i);
+        if (core->map) hide_keys(s->feature_slopes + at - from, tile, i);
+        hide_keys(scores - from, tile, i);
+        hide_keys(slopes - from, tile, i);
     }
+    for (int j = 0; core->fades && j < tile->keys; j++) s->dlog_decay += s->decay_slopes[j];
 }
 
 // What the features' dot products give to the features of both sides.

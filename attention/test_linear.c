@@ -80,10 +80,12 @@ static void test_threads(void) {
         omp_set_num_threads(1);
         run_backward(&c);
         real *out = copy_of(c.out, c.numbers), *gradient = copy_of(c.dqkv, 3 * c.numbers);
+        real *dparameters = copy_of(c.dparameters, c.parameter_count);
         omp_set_num_threads(2); // no more than heads: the very same bits
         run_backward(&c);
         CHECK_VARIANT(c.variant, memcmp(c.out, out, c.numbers * sizeof(real)) == 0);
         CHECK_VARIANT(c.variant, memcmp(c.dqkv, gradient, 3 * c.numbers * sizeof(real)) == 0);
+        CHECK_VARIANT(c.variant, memcmp(c.dparameters, dparameters, c.parameter_count * sizeof(real)) == 0);
         omp_set_num_threads(7); // more than heads: segments, and the same bits every time
         run_backward(&c);
         if (!c.variant->is_signed) {
@@ -91,10 +93,13 @@ static void test_threads(void) {
             CHECK_VARIANT(c.variant, difference(c.dqkv, gradient, 3 * c.numbers) < 1e-4);
         }
         memcpy(gradient, c.dqkv, 3 * c.numbers * sizeof(real));
+        memcpy(dparameters, c.dparameters, c.parameter_count * sizeof(real));
         run_backward(&c);
         CHECK_VARIANT(c.variant, memcmp(c.dqkv, gradient, 3 * c.numbers * sizeof(real)) == 0);
+        CHECK_VARIANT(c.variant, memcmp(c.dparameters, dparameters, c.parameter_count * sizeof(real)) == 0);
         free(out);
         free(gradient);
+        free(dparameters);
         free_case(&c);
     }
     omp_set_num_threads(before);

@@ -112,15 +112,18 @@ static void test_every_chunk_size_gives_the_same(void) {
         c.config.chunk = c.config.T;
         run_backward(&c);
         real *out = copy_of(c.out, c.numbers), *gradient = copy_of(c.dqkv, 3 * c.numbers);
+        real *dparameters = copy_of(c.dparameters, c.parameter_count);
         double tolerance = c.variant->is_signed ? 1e-6 : 1e-10;
         for (int i = 0; i < 7; i++) {
             c.config.chunk = chunks[i];
             run_backward(&c);
             CHECK_VARIANT(c.variant, difference(c.out, out, c.numbers) < tolerance);
             CHECK_VARIANT(c.variant, difference(c.dqkv, gradient, 3 * c.numbers) < tolerance);
+            CHECK_VARIANT(c.variant, difference(c.dparameters, dparameters, c.parameter_count) < tolerance);
         }
         free(out);
         free(gradient);
+        free(dparameters);
         free_case(&c);
     }
 }

@@ -70,8 +70,6 @@ static const Variant linear_variants[] = {
     {"slay hadamard, learned decay", "slay", 0, LEARNED "--M 8 --fusion hadamard --denominator clamp", 0, 0},
     {"slay maclaurin, learned decay", "slay", 1, LEARNED "--R 2 --M 8 --P 32 --poly maclaurin", 0, 0},
 };
-#undef FIXED
-#undef LEARNED
 enum { LINEAR_VARIANTS = sizeof linear_variants / sizeof linear_variants[0] };
 
 static const Variant quadratic_variants[] = {
@@ -83,17 +81,15 @@ static const Variant quadratic_variants[] = {
 enum { QUADRATIC_VARIANTS = sizeof quadratic_variants / sizeof quadratic_variants[0] };
 
 // Decay and window; only the CPU has them.
-#define FIXED   "--decay fixed --decay-shortest 1.5 --decay-longest 60"
-#define LEARNED "--decay learned --decay-shortest 1.5 --decay-longest 60"
 static const Variant quadratic_distance_variants[] = {
     {"softmax, fixed decay", "softmax", 0, FIXED, 0, 0},
     {"softmax, learned decay", "softmax", 0, LEARNED, 0, 0},
     {"softmax, window", "softmax", 0, "--window 21", 0, 0},
-    {"softmax, learned decay, window", "softmax", 0, LEARNED " --window 100", 0, 0},
+    {"softmax, learned decay, window", "softmax", 0, LEARNED "--window 100", 0, 0},
     {"yat, fixed decay", "yat", 0, FIXED, 0, 0},
     {"yat, learned decay", "yat", 0, LEARNED, 0, 0},
     {"yat, window", "yat", 0, "--window 100", 0, 0},
-    {"yat, learned decay, window", "yat", 0, LEARNED " --window 21", 0, 0},
+    {"yat, learned decay, window", "yat", 0, LEARNED "--window 21", 0, 0},
     {"yat_softmax, fixed decay", "yat", 0, "--normalizer softmax " FIXED, 0, 0},
     {"yat_softmax, learned decay", "yat", 0, "--normalizer softmax " LEARNED, 0, 0},
     {"yat_softmax, window", "yat", 0, "--normalizer softmax --window 1", 0, 0},
@@ -101,7 +97,7 @@ static const Variant quadratic_distance_variants[] = {
     {"yat_spherical, fixed decay", "yat-spherical", 0, FIXED, 0, 1},
     {"yat_spherical, learned decay", "yat-spherical", 0, LEARNED, 0, 1},
     {"yat_spherical, window", "yat-spherical", 0, "--window 21", 0, 1},
-    {"yat_spherical, learned decay, window", "yat-spherical", 0, LEARNED " --window 100", 0, 1},
+    {"yat_spherical, learned decay, window", "yat-spherical", 0, LEARNED "--window 100", 0, 1},
 };
 #undef FIXED
 #undef LEARNED
