@@ -69,8 +69,7 @@ static Core core_of_head(const Core *call, real *fades, size_t rows, const real 
     core.fades = fades;
     if (is_softmax(&core)) return core;
     size_t farthest = core.key_tile + core.query_tile - 2, known = core.key_tile + min_size(rows, core.query_tile) - 1;
-    for (size_t d = 0; d < known; d++, factor *= per_token)
-        fades[farthest - d] = (real)factor;
+    for (size_t d = 0; d < known; d++, factor *= per_token) fades[farthest - d] = (real)factor;
     return core;
 }
 
@@ -95,11 +94,11 @@ static Memory memory_at(const Core *core, real *base, size_t rows) {
                     .key_norms = base + 2 * n + whole * core->feature_width};
 }
 
-// A window needs its own keys and those that come in one call, in whole tiles, wherever the first tile begins.
+// A window needs its own keys and those that come in one call, in whole tiles.
 static size_t cache_rows(const Core *core) {
     const AttentionConfig *config = core->config;
     if (config->window == 0) return config->max_T;
-    return round_up((size_t)config->window + config->T, core->key_tile) + core->key_tile;
+    return round_up((size_t)config->window + config->T, core->key_tile);
 }
 
 typedef struct {                             // what backward needs of one head
@@ -172,7 +171,7 @@ static void place_features(const Core *core, Scratch *s, real *base) {
 }
 
 static Scratch scratch_at(const Core *core, real *base) {
-    Scratch s;
+    Scratch s = {0};
     real **tiles[] = {&s.dots, &s.distances, &s.slopes, &s.scores};
     real **rows[] = {&s.queries, &s.sums, &s.dkeys, &s.dvalues};
     real **numbers[] = {&s.norms, &s.levels, &s.totals, &s.pulls, &s.key_pulls, &s.decay_slopes};
@@ -791,8 +790,8 @@ static void apply_pulls(const Core *core, Head *head, Scratch *s, const Pair *pa
     if (pair->wants_queries) head->query_pulls[query] += sum;
 }
 
-// The weights of a tile to s->scores, the gradients of its dot products to s->slopes. What reaches log_decay is summed in
-// float within the tile, in double beyond.
+// The weights of a tile to s->scores, the gradients of its dot products to s->slopes. What reaches log_decay is summed
+// in float within the tile, in double beyond.
 static void differentiate_tile(const Core *core, Head *head, Scratch *s, const Pair *pair) {
     const Tile *tile = &pair->tile;
     size_t width = core->width;

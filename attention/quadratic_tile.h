@@ -46,10 +46,11 @@ static inline int tile_last_query(const Tile *tile, int j) {
 // scores (queries, keys) = rows (queries, width) . panels (keys)^T; entries that nobody sees may be left as they were.
 void tile_scores(real *scores, const real *rows, const real *panels, const Tile *tile);
 
-// out (queries, width) += weights (queries, keys) . rows (keys, width); weights of keys that a query does not see must be 0.
+// out (queries, width) += weights (queries, keys) . rows (keys, width); the weights of keys that a query does not see
+// must be 0.
 void tile_gather(real *out, const real *weights, const real *rows, const Tile *tile);
 
-// out (keys, width) += weights (queries, keys)^T . rows (queries, width); weights of keys that a query does not see must be 0.
+// out (keys, width) += weights (queries, keys)^T . rows (queries, width); likewise.
 void tile_scatter(real *out, const real *weights, const real *rows, const Tile *tile);
 
 #endif

@@ -102,12 +102,12 @@ static void check_derivative(Case *c, real found, real *x) {
 
 // At every `every`-th input and at every parameter.
 static void check_gradient(Case *c, size_t every) {
-    for (size_t i = 0; i < 3 * c->numbers; i++) c->dqkv[i] = 12345; // backward overwrites
-    for (size_t i = 0; i < c->parameter_count; i++) c->dparameters[i] = 1 + i; // and adds
+    // Backward overwrites the one and adds to the other.
+    for (size_t i = 0; i < 3 * c->numbers; i++) c->dqkv[i] = 12345;
+    for (size_t i = 0; i < c->parameter_count; i++) c->dparameters[i] = 1 + i;
     forward_and_backward(c);
     for (size_t i = 0; i < 3 * c->numbers; i += every) check_derivative(c, c->dqkv[i], &c->qkv[i]);
-    for (size_t i = 0; i < c->parameter_count; i++)
-        check_derivative(c, c->dparameters[i] - (1 + i), &c->parameters[i]);
+    for (size_t i = 0; i < c->parameter_count; i++) check_derivative(c, c->dparameters[i] - (1 + i), &c->parameters[i]);
 }
 
 static void gradients_match_finite_differences(void) {

@@ -42,9 +42,9 @@ typedef struct {
 // filled up with the text that follows; in evaluation it ends where the next document begins. Opening then reads all
 // tokens once.
 
-// A target is the token that follows, unless targets of its own stand beside the shard: NAME.targets beside NAME.bin, in
-// the same format and with as many numbers. Number i is then the target of token i, and NO_TARGET is one that does not
-// count. So a task can be asked about at some positions alone. The rows' order does not change.
+// A target is the token that follows, unless targets of their own stand beside the shard: NAME.targets beside NAME.bin,
+// in the same format and with as many numbers. Number i is then the target of token i, and NO_TARGET is one that does
+// not count. So a task can be asked about at some positions alone. The rows' order does not change.
 
 // Maps every shard, validates its header and size, the tokens at its start and end, and samples between; every other
 // token is checked when its row is read, so that none out of range gets out of here.
@@ -54,8 +54,8 @@ void dataloader_close(DataLoader *loader);
 int64_t dataloader_tokens(const DataLoader *loader);  // in all shards
 int64_t dataloader_targets(const DataLoader *loader); // in one epoch: what an evaluation's mean is over
 int64_t dataloader_rows(const DataLoader *loader);    // rows of T in one epoch
-// Targets of the next `rows` rows that count, at least 1: what the mean of a step is over. All of them, unless they stand
-// in shards of their own.
+// Targets of the next `rows` rows that count, at least 1: what the mean of a step is over. All of them, unless they
+// stand in shards of their own.
 int64_t dataloader_counted(DataLoader *loader, int64_t rows);
 int dataloader_shards(const DataLoader *loader);
 uint64_t dataloader_fingerprint(const DataLoader *loader); // of sizes and sampled content, not names: "same data?"

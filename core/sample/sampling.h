@@ -23,10 +23,10 @@ typedef struct {       // what the decoder is to read next
     int n, position;   // of the first
 } Feed;
 
-typedef struct {               // rows of --loss: the one at hand, or with --losses all of them
-    int *inputs, *targets;     // (rows,T), (rows,T); a target below 0 does not count
-    float *losses;             // (rows,T), or NULL
-    unsigned char *likeliest;  // (rows,T), or NULL: whether the target was the likeliest token
+typedef struct {              // rows of --loss: the one at hand, or with --losses all of them
+    int *inputs, *targets;    // (rows,T), (rows,T); a target below 0 does not count
+    float *losses;            // (rows,T), or NULL
+    unsigned char *likeliest; // (rows,T), or NULL: whether the target was the likeliest token
 } LossRows;
 
 typedef struct {
