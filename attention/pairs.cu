@@ -5,7 +5,7 @@ enum { BLOCK_QUERIES = 128 };
 
 // ---- a pass and its scratch
 
-typedef struct { // keys of the heads and sequences at hand
+typedef struct {                  // keys of the heads and sequences at hand
     float *outer, *unit, *values; // (heads * sequences, rows, ...)
     int rows;
 } Keys;
@@ -20,9 +20,9 @@ typedef struct {
     int keys;        // the most that a query sees
     float *packed;
     LinearFeaturesGPU q, k, dq, dk;
-    float *values, *d_values;   // (rows, columns)
-    float *numerator, *gamma;   // (rows, columns)
-    float *scores, *dots, *d;   // (heads * sequences, queries, keys) of a block
+    float *values, *d_values; // (rows, columns)
+    float *numerator, *gamma; // (rows, columns)
+    float *scores, *dots, *d; // (heads * sequences, queries, keys) of a block
 } Pass;
 
 // Places everything in `base` for the pass's segment; returns the size in numbers. base may be NULL.
@@ -131,14 +131,14 @@ static void multiply(const Pass *pass, LinearOperand like, int rows, int columns
 
 // pairs = queries keys^T
 static void compare(const Pass *pass, float *pairs, const float *queries, const float *keys, int width, Block block) {
-    multiply(pass, pairs_of(pairs, block, 0), block.queries, block.keys, width,
-             queries_of(pass, queries, width, block), keys_of(keys, width, block, 1), 0);
+    multiply(pass, pairs_of(pairs, block, 0), block.queries, block.keys, width, queries_of(pass, queries, width, block),
+             keys_of(keys, width, block, 1), 0);
 }
 
 // queries = pairs keys
 static void gather(const Pass *pass, float *queries, const float *pairs, const float *keys, int width, Block block) {
-    multiply(pass, queries_of(pass, queries, width, block), block.queries, width, block.keys,
-             pairs_of(pairs, block, 0), keys_of(keys, width, block, 0), 0);
+    multiply(pass, queries_of(pass, queries, width, block), block.queries, width, block.keys, pairs_of(pairs, block, 0),
+             keys_of(keys, width, block, 0), 0);
 }
 
 // keys = pairs^T queries, added to when `accumulate`

@@ -73,12 +73,12 @@ static Core core_of_head(const Core *call, real *fades, size_t rows, const real 
     return core;
 }
 
-typedef struct {      // what queries need of one head's keys and values; a decoding cache holds one per head
-    size_t rows;      // positions beyond take the places of the first ones
-    real *key_panels; // (rows / PANEL, width, PANEL)
-    real *values;     // (rows, width)
-    real *key_norms;  // (rows) squared
+typedef struct {          // what queries need of one head's keys and values; a decoding cache holds one per head
+    size_t rows;          // positions beyond take the places of the first ones
+    real *key_panels;     // (rows / PANEL, width, PANEL)
+    real *values;         // (rows, width)
     real *feature_panels; // (rows / PANEL, feature_width, PANEL)
+    real *key_norms;      // (rows) squared
 } Memory;
 
 static size_t memory_numbers(const Core *core, size_t rows) {
@@ -104,8 +104,8 @@ static size_t cache_rows(const Core *core) {
 typedef struct {                             // what backward needs of one head
     real *queries, *keys, *douts, *dqueries; // (rows, width)
     real *key_panels, *value_panels;         // (rows / PANEL, width, PANEL)
-    real *query_features, *key_features, *dquery_features; // (rows, feature_width)
-    real *feature_panels;                    // (rows / PANEL, feature_width, PANEL)
+    real *query_features, *key_features;     // (rows, feature_width)
+    real *dquery_features, *feature_panels;  // the same, (rows / PANEL, feature_width, PANEL)
     real *query_norms, *key_norms;           // (rows) squared
     real *query_factors, *key_factors;       // (rows) what q and k were multiplied by
     real *output_dots;                       // (rows) <dout, out>
@@ -147,9 +147,13 @@ typedef struct {                              // what one thread needs for one t
     double dlog_decay;                        // the same from a whole tile of keys
 } Scratch;
 
+static int single_rows(const Core *core) {
+    return 5 + (core->config->decay != DECAY_NONE);
+}
+
 static size_t scratch_numbers(const Core *core) {
     const LinearMap *map = core->map;
-    size_t numbers = core->key_tile * (4 * core->query_tile + 4 * core->width + 5 + (core->config->decay != DECAY_NONE));
+    size_t numbers = core->key_tile * (4 * core->query_tile + 4 * core->width + single_rows(core));
     if (!map) return numbers;
     return numbers + core->key_tile * (core->query_tile + 2 * core->feature_width) +
            TILE * ((size_t)core->config->HS + 2 * map->outer + 2 * map->inner + map->tape);
@@ -173,7 +177,7 @@ static Scratch scratch_at(const Core *core, real *base) {
     real **numbers[] = {&s.norms, &s.levels, &s.totals, &s.pulls, &s.key_pulls, &s.decay_slopes};
     for (int i = 0; i < 4; i++, base += core->key_tile * core->query_tile) *tiles[i] = base;
     for (int i = 0; i < 4; i++, base += core->key_tile * core->width) *rows[i] = base;
-    for (int i = 0; i < 5 + (core->config->decay != DECAY_NONE); i++, base += core->key_tile) *numbers[i] = base;
+    for (int i = 0; i < single_rows(core); i++, base += core->key_tile) *numbers[i] = base;
     if (core->map) place_features(core, &s, base);
     if (!core->kernel->scores) s.scores = s.dots;
     return s;
@@ -421,8 +425,8 @@ static Tile feature_tile(const Core *core, const Tile *tile) {
     return wide;
 }
 
-// Fills in s->scores, not faded yet, and s->dots and s->distances where the score is more than the dot product; with a map the latter
-// are the dot products of the features.
+// Fills in s->scores, not faded yet, and s->dots and s->distances where the score is more than the dot product; with a
+// map the latter are the dot products of the features.
 static void score_tile(const Core *core, Scratch *s, const Tile *tile, Side queries, Side keys) {
     tile_scores(s->dots, queries.rows, keys.rows, tile);
     if (core->map) {
@@ -813,7 +817,7 @@ static void differentiate_tile(const Core *core, Head *head, Scratch *s, const P
             core->kernel->slopes(slopes, pulls, s->dots + at, s->distances + at, n, core->config);
             if (!core->map) apply_pulls(core, head, s, pair, i, from, n);
         }
-        if (core->map) hide_keys(s->feature_slopes + i * tile->stride, tile, i);
+        if (core->map) hide_keys(s->feature_slopes + at - from, tile, i);
         hide_keys(scores - from, tile, i);
         hide_keys(slopes - from, tile, i);
     }

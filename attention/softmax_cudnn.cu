@@ -2,9 +2,9 @@
 // does not take, go through our own kernels (softmax.cu). cuDNN does not limit what comes in as those do: numbers
 // beyond 1e15 may give NaN.
 //
-// The fused attention is used by cuDNN's graph interface: a graph names the tensors with their shapes and strides and
-// the one operation between them; cuDNN makes a plan of it, once for each shape. There is nothing for the device in
-// this file: nvcc's passes for the architectures skip it, for the header is large.
+// The fused attention is called through cuDNN's graph interface: a graph names the tensors with their shapes and
+// strides and the one operation between them; cuDNN makes a plan of it, once for each shape. There is nothing for the
+// device in this file: nvcc's passes for the architectures skip it, for the header is large.
 #if defined(USE_CUDNN) && defined(PRECISION_BF16) && !defined(__CUDA_ARCH__)
 #include "quadratic.cuh"
 
@@ -128,16 +128,16 @@ static std::string make_plan(Plan &plan, const AttentionConfig *c, bool backward
 static std::string known_refusal(const AttentionConfig *config) {
     if (config->HS > 128 || config->HS % 8) return "heads are not a multiple of 8, at most 128";
     if (config->T == 1) return "a single row is decoding to it, without a mask";
-    // Its backward then reads beyond K and V when a CUDA graph is replayed (frontend 1.16's release notes). Whether
-    // there will be graphs is not known here.
+    // Its backward then reads past the end of K and V when a CUDA graph is replayed. Whether there will be graphs is
+    // not known here.
     if (cudnnGetVersion() < 91501 && config->T % 128) return "before 9.15.1 the sequence has to be a multiple of 128";
     if (!handle()) return "it does not start: its version has to match the driver and the CUDA toolkit";
     return "";
 }
 
 // Makes the plans for the configuration, which takes about a second. Backward is asked for in its deterministic form,
-// which for Blackwell came with 9.18.1. Scratch memory is planned for the largest batch, which is asked for first: what
-// is refused there is refused for smaller ones too.
+// which not every version has for every GPU. Scratch memory is planned for the largest batch, which is asked for first:
+// what is refused there is refused for smaller ones too.
 static const Choice &choice_for(const AttentionConfig *c) {
     static std::map<std::tuple<int, int, int, int>, Choice> choices;
     static std::map<std::tuple<int, int, int>, std::string> refusals; // whatever the batch
@@ -165,7 +165,7 @@ static void describe(const AttentionConfig *config, char *text, size_t size) {
 
 // ---- the layer
 
-// In front of cuDNN's own work, the statistics of a forward pass that nobody keeps; in whole lines of memory.
+// Before cuDNN's own scratch come the statistics of a forward pass that nobody keeps, in whole lines of memory.
 static size_t statistics_floats(const AttentionConfig *config) {
     return ((size_t)config->B * config->NH * config->T + 63) / 64 * 64;
 }

@@ -44,7 +44,7 @@ void cublas_check_at(cublasStatus_t status, const char *call, const char *file, 
 // Scratch memory of cuBLAS and cuBLASLt: one for both, because all their work goes to one stream. cuBLAS would allocate
 // its own, and put the allocation into every CUDA graph that is captured.
 void *cublas_workspace(void);
-static const size_t CUBLAS_WORKSPACE_BYTES = (size_t)32 << 20; // what NVIDIA advises for Hopper; more than others need
+static const size_t CUBLAS_WORKSPACE_BYTES = (size_t)32 << 20; // what NVIDIA advises for its large GPUs
 
 // The one cuBLAS handle, bound to `stream` for the calls that follow.
 cublasHandle_t cublas_on(cudaStream_t stream);

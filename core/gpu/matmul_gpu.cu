@@ -136,7 +136,7 @@ static Plan make_plan(const MatmulShape *shape) {
     plan.A = describe_matrix(NUMBER_TYPE, b_rows, b_columns, shape->b_stride);
     plan.B = describe_matrix(NUMBER_TYPE, a_rows, a_columns, shape->a_stride);
     plan.D = describe_matrix(shape->out_is_float ? CUDA_R_32F : NUMBER_TYPE, shape->m, shape->n, shape->out_stride);
-    // The choice wants to see aligned pointers; the true ones come with each product.
+    // The choice asks for aligned pointers; the real ones come with each product.
     MatmulExtra aligned = {(const floatX *)cublas_workspace(), (floatX *)cublas_workspace(),
                            (float *)cublas_workspace()};
     set_pointers(&plan, &aligned);

@@ -1,6 +1,6 @@
 // An arena: many tensors in one block. Requests are collected first, so that the memory plan is known (and printed)
 // before anything is allocated. Under the address sanitizer the gaps between tensors are poisoned, so that a read past
-// a tensor is seen although the block goes on.
+// the end of a tensor is noticed although the block goes on.
 #ifndef CORE_ARENA_H
 #define CORE_ARENA_H
 

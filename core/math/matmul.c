@@ -68,7 +68,7 @@ double matmul_measure_gflops(void) {
     real *a = memory_allocate(3 * count, sizeof(real), "the sgemm measurement");
     for (size_t i = 0; i < 3 * count; i++) a[i] = (real)(i % 13) / 13;
     double best = 1e30;
-    for (int run = 0; run <= RUNS; run++) // the best of a few: others may use the machine meanwhile
+    for (int run = 0; run <= RUNS; run++) // the best of a few: other processes may be running
         for (int way = 0; way < 1 + HAVE_OWN_GEMM; way++) {
             double start = clock_seconds();
             ways[way](a + 2 * count, a, a + count, SIZE);
