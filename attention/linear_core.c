@@ -163,8 +163,8 @@ double linear_power(const Worker *worker, int distance) {
 void linear_set_decay(Worker *worker, int task) {
     worker->log_decay = attention_log_decay(worker->parameters, task % worker->config->NH, worker->config);
     if (!worker->fades) return;
-    double powers[2 * TILE] = {1}, next = exp((double)worker->log_decay); // decay^n, whose products with the first n follow
-    for (int n = 1; n < 2 * TILE; n *= 2, next *= next)
+    double next = exp((double)worker->log_decay), powers[2 * TILE] = {1};
+    for (int n = 1; n < 2 * TILE; n *= 2, next *= next) // decay^n: the first n powers times it are the next n
         for (int i = 0; i < n; i++) powers[n + i] = powers[i] * next;
     for (int i = 0; i < TILE; i++) worker->powers[i] = 0;
     for (int i = 0; i < 2 * TILE; i++) worker->powers[TILE + i] = (real)power_or_zero(powers[i]);
