@@ -39,11 +39,14 @@ static int learns_decay(const Worker *worker) {
 // sum over the rows of (first + step * row) <d_phi, phi>; for products <d_outer, outer> is the same
 static double weighted_dots(const LinearFeatures *d, const LinearFeatures *features, int width, int rows, int first,
                             int step) {
-    real dots[TILE] = {0};
     double sum = 0;
-    for (int f = 0; f < width; f++)
-        for (int i = 0; i < tile_lanes(rows); i++) dots[i] += d->outer[f * TILE + i] * features->outer[f * TILE + i];
-    for (int i = 0; i < rows; i++) sum += (double)(first + step * i) * dots[i];
+    for (int from = 0; from < rows; from += TILE_LANES) {
+        const real *d_outer = d->outer + from, *outer = features->outer + from;
+        real dots[TILE_LANES] = {0};
+        for (int f = 0; f < width; f++)
+            for (int i = 0; i < TILE_LANES; i++) dots[i] += d_outer[f * TILE + i] * outer[f * TILE + i];
+        for (int i = 0; i < min_int(TILE_LANES, rows - from); i++) sum += (first + step * (from + i)) * (double)dots[i];
+    }
     return sum;
 }
 

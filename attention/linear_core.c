@@ -180,7 +180,7 @@ void linear_key_powers(real *power, const Worker *worker, int rows, int after) {
     for (int i = 0; i < TILE; i++) power[i] = (real)power_or_zero(last * worker->powers[TILE + rows - 1 - i]);
 }
 
-void linear_fade_rows(real *rows, const real *power, int n, int stride) {
+void linear_fade_rows(real *restrict rows, const real *restrict power, int n, int stride) {
     for (int i = 0; i < n; i++)
         for (int c = 0; c < stride; c++) rows[i * stride + c] *= power[i];
 }
@@ -244,11 +244,13 @@ double linear_fading(const Worker *worker, State state, int rows, real log_scale
 // is left of a feature long gone is 0 in the end, and never a denormal number.
 static void scale_state(const Worker *worker, real *numbers, size_t n, double factor) {
     real high = (real)factor, low = (real)(factor - high);
-    for (size_t i = 0; !worker->fades && i < n; i++) numbers[i] *= high;
-    for (size_t i = 0; worker->fades && i < n; i++) {
-        real scaled = high * numbers[i] + low * numbers[i];
-        numbers[i] = real_abs(scaled) < (real)1e-37 ? 0 : scaled;
-    }
+    if (!worker->fades)
+        for (size_t i = 0; i < n; i++) numbers[i] *= high;
+    else
+        for (size_t i = 0; i < n; i++) {
+            real scaled = high * numbers[i] + low * numbers[i];
+            numbers[i] = real_abs(scaled) < (real)1e-37 ? 0 : scaled;
+        }
 }
 
 // Two loops: a choice within one would be made for every number.
