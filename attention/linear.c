@@ -98,14 +98,13 @@ static void add_pairs(Worker *worker, const KeyTile *keys, int key_rows, int row
     if (worker->map->inner)
         for (int j = 0; j < key_rows; j++)
             for (int i = 0; i < lanes; i++) worker->scores[j * TILE + i] *= worker->inner_scores[j * TILE + i];
-    if (worker->fades) {
-        const real *power = linear_pair_powers(worker, distance);
-        for (int j = 0; j < key_rows; j++)
-            for (int i = 0; i < lanes; i++) worker->scores[j * TILE + i] *= power[i - j];
-    }
     linear_mask_future(worker->scores, key_rows, lanes, distance);
-    for (int j = 0; j < key_rows; j++)
-        for (int i = 0; i < lanes; i++) worker->denominator[i] += worker->scores[j * TILE + i];
+    const real *power = worker->fades ? linear_pair_powers(worker, distance) : NULL;
+    for (int j = 0; j < key_rows; j++) {
+        real *scores = worker->scores + j * TILE;
+        for (int i = 0; power && i < lanes; i++) scores[i] *= power[i - j];
+        for (int i = 0; i < lanes; i++) worker->denominator[i] += scores[i];
+    }
     tile_multiply(worker->numerator, stride, (TileLeft){worker->scores, 1, TILE}, keys->v, stride, rows, stride,
                   key_rows, 1, distance ? TILE_FULL : TILE_A_LOWER);
 }

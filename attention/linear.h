@@ -1,5 +1,5 @@
 // The one causal core of every linear attention:
-//     out_i = sum_{j<=i} <phi(q_i), phi(k_j)> v_j / (sum_{j<=i} <phi(q_i), phi(k_j)> + delta)
+//     out_i = sum_{j<=i} A_ij v_j / (sum_{j<=i} A_ij + delta),   A_ij = decay^(i-j) <phi(q_i), phi(k_j)>
 //
 // A mechanism gives a feature map and its gradient; the core does the rest: chunks, states, decoding, threads. A
 // feature vector is a product of two, phi = outer (x) inner, because that is what SLAY's are. So a score costs

@@ -39,11 +39,14 @@ static int learns_decay(const Worker *worker) {
 // sum over the rows of (first + step * row) <d_phi, phi>; for products <d_outer, outer> is the same
 static double weighted_dots(const LinearFeatures *d, const LinearFeatures *features, int width, int rows, int first,
                             int step) {
-    real dots[TILE] = {0};
     double sum = 0;
-    for (int f = 0; f < width; f++)
-        for (int i = 0; i < tile_lanes(rows); i++) dots[i] += d->outer[f * TILE + i] * features->outer[f * TILE + i];
-    for (int i = 0; i < rows; i++) sum += (double)(first + step * i) * dots[i];
+    for (int from = 0; from < rows; from += TILE_LANES) {
+        const real *d_outer = d->outer + from, *outer = features->outer + from;
+        real dots[TILE_LANES] = {0};
+        for (int f = 0; f < width; f++)
+            for (int i = 0; i < TILE_LANES; i++) dots[i] += d_outer[f * TILE + i] * outer[f * TILE + i];
+        for (int i = 0; i < min_int(TILE_LANES, rows - from); i++) sum += (first + step * (from + i)) * (double)dots[i];
+    }
     return sum;
 }
 
@@ -331,8 +334,8 @@ static int raises_scale(const Worker *worker, const real *running_max, int row) 
 }
 
 // The largest log scale so far moves with the key that set it. Walking backwards, a key that raised the maximum takes
-// what the rows since then have gathered in `pending`; every other row had it fade once more. On entry d.log_scale holds
-// the rows' shares.
+// what the rows since then have gathered in `pending`; in every other row it has faded once more. On entry d.log_scale
+// holds the rows' shares.
 static void pass_scale_gradients(Worker *worker, const real *running_max, int start, int count, real *pending) {
     for (int row = count - 1; row >= 0; row--) {
         real *d_scale = linear_key_tile(worker, row / TILE).d.log_scale + row % TILE;
@@ -375,8 +378,7 @@ static void backward_chunk(Worker *worker, HeadInput input, HeadGradient gradien
     if (has_history) // log scales are from here on relative to the largest before the chunk: smaller factors
         worker->fading = linear_fading(worker, worker->query_sums, count, -*worker->state.log_scale);
     if (has_history && has_future && learns_decay(worker))
-        worker->d_log_decay +=
-            count * worker->fading * state_dot(worker->state, worker->query_sums, map, worker->HS);
+        worker->d_log_decay += count * worker->fading * state_dot(worker->state, worker->query_sums, map, worker->HS);
     for (int row = 0; row < count; row += TILE)
         backward_queries(worker, input, gradient, start, row / TILE, min_int(TILE, count - row), has_history);
     if (map->log_scaled) pass_scale_gradients(worker, gradient.running_max, start, count, pending_scale);

@@ -159,8 +159,8 @@ double linear_power(const Worker *worker, int distance) {
 void linear_set_decay(Worker *worker, int task) {
     worker->log_decay = attention_log_decay(worker->parameters, task % worker->config->NH, worker->config);
     if (!worker->fades) return;
-    double powers[2 * TILE] = {1}, next = exp((double)worker->log_decay); // decay^n, whose products with the first n follow
-    for (int n = 1; n < 2 * TILE; n *= 2, next *= next)
+    double next = exp((double)worker->log_decay), powers[2 * TILE] = {1};
+    for (int n = 1; n < 2 * TILE; n *= 2, next *= next) // decay^n: the first n powers times it are the next n
         for (int i = 0; i < n; i++) powers[n + i] = powers[i] * next;
     for (int i = 0; i < TILE; i++) worker->powers[i] = 0;
     for (int i = 0; i < 2 * TILE; i++) worker->powers[TILE + i] = (real)power_or_zero(powers[i]);
@@ -176,7 +176,7 @@ void linear_key_powers(real *power, const Worker *worker, int rows, int after) {
     for (int i = 0; i < TILE; i++) power[i] = (real)power_or_zero(last * worker->powers[TILE + rows - 1 - i]);
 }
 
-void linear_fade_rows(real *rows, const real *power, int n, int stride) {
+void linear_fade_rows(real *restrict rows, const real *restrict power, int n, int stride) {
     for (int i = 0; i < n; i++)
         for (int c = 0; c < stride; c++) rows[i * stride + c] *= power[i];
 }
@@ -240,11 +240,13 @@ double linear_fading(const Worker *worker, State state, int rows, real log_scale
 // is left of a feature long gone is 0 in the end, and never a denormal number.
 static void scale_state(const Worker *worker, real *numbers, size_t n, double factor) {
     real high = (real)factor, low = (real)(factor - high);
-    for (size_t i = 0; !worker->fades && i < n; i++) numbers[i] *= high;
-    for (size_t i = 0; worker->fades && i < n; i++) {
-        real scaled = high * numbers[i] + low * numbers[i];
-        numbers[i] = real_abs(scaled) < (real)1e-37 ? 0 : scaled;
-    }
+    if (!worker->fades)
+        for (size_t i = 0; i < n; i++) numbers[i] *= high;
+    else
+        for (size_t i = 0; i < n; i++) {
+            real scaled = high * numbers[i] + low * numbers[i];
+            numbers[i] = real_abs(scaled) < (real)1e-37 ? 0 : scaled;
+        }
 }
 
 // Two loops: a choice within one would be made for every number.

@@ -224,8 +224,7 @@ static void check_bad_number(Case *c, size_t row, size_t part, real bad) {
     c->qkv[row * 3 * C + part * C + 3] = bad;
     run_backward(c);
     run_step(c, stepped, cache, 0, 70, c->qkv);
-    for (size_t t = 70; t < T; t++)
-        run_step(c, stepped + t * C, cache, (int)t, 1, c->qkv + t * 3 * C);
+    for (size_t t = 70; t < T; t++) run_step(c, stepped + t * C, cache, (int)t, 1, c->qkv + t * 3 * C);
     for (size_t t = row; t < last; t++)
         CHECK_VARIANT(c->variant, !all_finite(c->out + t * C, C) && !all_finite(stepped + t * C, C));
     CHECK_VARIANT(c->variant, !all_finite(c->dqkv + row * 3 * C, 3 * C));
