@@ -1,5 +1,5 @@
 #include "quadratic_core.h"
-#include "exponential.h"
+#include "core/base/vector_math.h"
 
 #include <string.h>
 
