@@ -331,8 +331,8 @@ static int raises_scale(const Worker *worker, const real *running_max, int row) 
 }
 
 // The largest log scale so far moves with the key that set it. Walking backwards, a key that raised the maximum takes
-// what the rows since then have gathered in `pending`; every other row had it fade once more. On entry d.log_scale holds
-// the rows' shares.
+// what the rows since then have gathered in `pending`; every other row had it fade once more. On entry d.log_scale
+// holds the rows' shares.
 static void pass_scale_gradients(Worker *worker, const real *running_max, int start, int count, real *pending) {
     for (int row = count - 1; row >= 0; row--) {
         real *d_scale = linear_key_tile(worker, row / TILE).d.log_scale + row % TILE;

@@ -159,7 +159,8 @@ double linear_power(const Worker *worker, int distance) {
 void linear_set_decay(Worker *worker, int task) {
     worker->log_decay = attention_log_decay(worker->parameters, task % worker->config->NH, worker->config);
     if (!worker->fades) return;
-    double powers[2 * TILE] = {1}, next = exp((double)worker->log_decay); // decay^n, whose products with the first n follow
+    // powers[i] = decay^i; the first n, multiplied by decay^n, give the n after them.
+    double powers[2 * TILE] = {1}, next = exp((double)worker->log_decay);
     for (int n = 1; n < 2 * TILE; n *= 2, next *= next)
         for (int i = 0; i < n; i++) powers[n + i] = powers[i] * next;
     for (int i = 0; i < TILE; i++) worker->powers[i] = 0;

@@ -113,13 +113,15 @@ void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows ro
 
 // ---- decay: a score is multiplied by decay^distance
 //
-// A state counts every key as seen from the last row before the chunk: so a query of the chunk multiplies what it reads
-// by decay^(1 + rows of the chunk before it), a key enters with decay^(rows of the chunk after it), and the state itself
-// fades by decay^(rows of the chunk). The sums of queries mirror it. No power is above 1, and none is of a position.
+// A state counts every key as seen from the last row before the chunk. So a query of the chunk multiplies what it reads
+// by decay^(1 + rows of the chunk before it), a key enters with decay^(rows of the chunk after it), and the state
+// itself fades by decay^(rows of the chunk). The sums over queries mirror this. No power exceeds 1, and exponents are
+// distances, never positions.
 
 void linear_set_decay(Worker *worker, int task);
 double linear_power(const Worker *worker, int distance); // 1 where nothing fades
-// power (TILE) of a tile's queries with `before` rows of the chunk before them, of a tile's keys with `after` rows after
+// power (TILE) of a tile's queries, with `before` rows of the chunk before them, or of a tile's keys, with `after` rows
+// of the chunk after them
 void linear_query_powers(real *power, const Worker *worker, int before);
 void linear_key_powers(real *power, const Worker *worker, int rows, int after);
 // rows (n, HS) times the power of each; x (width, TILE) likewise

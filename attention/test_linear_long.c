@@ -1,5 +1,5 @@
-// slay over 131072 positions in single precision, with and without decay: forward, backward and decoding keep the digits
-// of a recurrence in double precision, which sums up features one position after the other.
+// slay over 131072 positions in single precision, with and without decay: forward, backward and decoding keep the
+// digits of a recurrence in double precision, which sums up features one position after the other.
 #include "test_linear_cases.h"
 
 enum { T = 131072, HS = 16, COLUMNS = HS + 1, R = 2, M = 3, P = 4, F = R * M * P };
