@@ -21,7 +21,7 @@ double quadratic_keys_per_query(const AttentionConfig *config) {
 // ---- a head's keys and values
 
 typedef struct {          // what queries need of one head's keys and values; a decoding cache holds one per head
-    size_t rows;          // positions beyond take the places of the first ones
+    size_t rows;          // later positions take the places of the first ones
     real *key_panels;     // (rows / PANEL, width, PANEL)
     real *values;         // (rows, width)
     real *feature_panels; // (rows / PANEL, feature_width, PANEL)
@@ -41,7 +41,7 @@ static Memory memory_at(const Core *core, real *base, size_t rows) {
                     .key_norms = base + 2 * n + whole * core->feature_width};
 }
 
-// A window needs its own keys and those that come in one call, in whole tiles.
+// A window needs room for its own keys and for those of one call, in whole tiles.
 static size_t cache_rows(const Core *core) {
     const AttentionConfig *config = core->config;
     if (config->window == 0) return config->max_T;
@@ -57,7 +57,7 @@ size_t quadratic_cache_size(const AttentionConfig *config) {
     return quadratic_cache_size_of(NULL, config);
 }
 
-// Fills in the memory's rows `first` to `last` (not included) from k and v; their row number `first` is at k and v.
+// Fills in the memory's rows first .. last - 1; k and v point to row `first`.
 static void pack_memory(const Core *core, Memory *memory, size_t first, size_t last, const real *k, const real *v,
                         size_t stride, Scratch *s) {
     real *row = s->queries;
@@ -154,8 +154,8 @@ static real finish_row(const Core *core, real *out, const real *sums, real level
     return is_softmax(core) ? inverse : inverse / level;
 }
 
-// Queries number first .. first + n - 1 of a head against its memory; q and out are at the first of them. What backward
-// wants to know of them stays in s->levels and s->totals.
+// Queries first .. first + n - 1 of a head against its memory; q and out point to the first of them. What backward
+// needs to know about them stays in s->levels and s->totals.
 static void attend(const Core *core, real *out, const real *q, size_t first, size_t n, const Memory *memory,
                    Scratch *s) {
     size_t C = core->config->C;
@@ -182,7 +182,7 @@ static void attend(const Core *core, real *out, const real *q, size_t first, siz
 
 // ---- heads and threads
 
-typedef struct { // one head's rows first .. first + n - 1, which join its memory and then look at it
+typedef struct { // one head's rows first .. first + n - 1, which join its memory and then attend to it
     real *out, *saved;
     const real *q; // of the first row, in qkv
     size_t first, n;
@@ -205,9 +205,9 @@ static void attend_tile(const Core *core, const HeadRows *rows, size_t t, Scratc
     }
 }
 
-// `owner` is the thread that has the head, if they do not work together. A loop of one thread is written as such: a
-// parallel region of one thread inside another allocates memory and calls the system, which takes longer than a head
-// when a single row is decoded. Together, threads begin with the last tile: it looks at most keys, and would keep the
+// `owner` is the thread that has the head, unless threads work together. The loops of one thread are plain ones: a
+// parallel region of one thread inside another allocates memory and makes system calls, which takes longer than a head
+// when a single row is decoded. Together, threads begin with the last tile: it sees the most keys and would keep the
 // others waiting if it came last.
 static void attend_head(const Core *core, const HeadRows *rows, const Work *work, int owner) {
     size_t tiles = (rows->n + core->query_tile - 1) / core->query_tile;

@@ -36,8 +36,8 @@ static Head head_at(const Core *core, real *base, size_t rows, const real *saved
 
 // ---- rows in and out
 
-// The gradient of a row of q or k as it came in, from `gradient`, that of the row as it was packed. Where the norm was
-// too small to divide by, the gradient is 0.
+// The gradient of a row of q or k as it came in, from `gradient`, that of the packed row. Where the norm was too small
+// to divide by, the gradient is 0.
 static void unpack_gradient(const Core *core, real *to, real *gradient, const real *row, real pull, real factor) {
     for (size_t d = 0; d < core->width; d++) gradient[d] -= pull * row[d];
     if (core->kernel->unit_length) {
@@ -86,7 +86,7 @@ static void map_head(const Core *core, Head *head, size_t first, size_t last, co
     memset(head->dquery_features + first * feature_width, 0, n * feature_width * sizeof *head->dquery_features);
 }
 
-// Packs rows first .. last - 1 of a head: q is at row 0 of the head in qkv, out and dout at row 0 of the head in those.
+// Packs rows first .. last - 1 of a head; q, out and dout point to its row 0.
 static void pack_head(const Core *core, Head *head, size_t first, size_t last, const real *q, const real *out,
                       const real *dout, Scratch *s) {
     size_t C = core->config->C, width = core->width, feature_width = core->feature_width;
@@ -167,8 +167,8 @@ typedef struct {       // one tile in backward: which rows, and where their grad
     int wants_queries, wants_keys;
 } Pair;
 
-// A pair's pull acts along k - q. Summed as pull k and pull q apart, near pairs would cancel; those get the difference
-// itself. `i` is the query's row in the tile, which sees the n keys from number `from` on.
+// A pair's pull acts along k - q. Summed apart, pull k and pull q of near pairs would cancel; those use the
+// difference itself. `i` is the query's row in the tile, which sees the n keys from number `from` on.
 static void apply_pulls(const Core *core, Head *head, Scratch *s, const Pair *pair, int i, int from, int n) {
     size_t width = core->width, query = pair->query + i, at = i * pair->tile.stride + from;
     real *slopes = s->slopes + at, *distances = s->distances + at, *key_pulls = s->key_pulls + from, sum = 0;
@@ -225,7 +225,7 @@ static void differentiate_tile(const Core *core, Head *head, Scratch *s, const P
     for (int j = 0; core->fades && j < tile->keys; j++) s->dlog_decay += s->decay_slopes[j];
 }
 
-// What the features' dot products give to the features of both sides.
+// What reaches the features of both sides through their dot products.
 static void backward_features(const Core *core, Head *head, Scratch *s, const Pair *pair) {
     size_t query = pair->query * core->feature_width, key = pair->key * core->feature_width;
     Tile wide = feature_tile(core, &pair->tile);
@@ -258,7 +258,7 @@ static Pair pair_of(const Core *core, size_t query, size_t key, int wants_querie
                   .wants_keys = wants_keys};
 }
 
-// The gradients of one tile of keys and values from all queries that see them; on the way, when wanted, the queries'.
+// The gradients of one tile of keys and values from all queries that see them; if wanted, the queries' too.
 static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, int wants_queries, real *dq) {
     size_t T = core->config->T, C = core->config->C, width = core->width, keys = min_size(core->key_tile, T - key);
     memset(s->dkeys, 0, keys * width * sizeof *s->dkeys);
@@ -306,9 +306,8 @@ static void unpack_queries(const Core *core, Head *head, size_t first, size_t la
 
 // ---- heads
 
-// One head; q and dq are at its first row in qkv and dqkv, out and dout at its first row in those. `owner` is the
-// thread that has the head: number 0 when all work on it together, and otherwise the loops here run on one thread,
-// which OpenMP numbers 0.
+// One head; q, dq, out and dout point to its first row. `owner` is the thread that has the head: number 0 when all work
+// on it together; otherwise the loops here run on one thread, whose number in them is 0.
 static void backward_head(const Core *core, real *dq, const real *dout, const real *q, const real *out, Head *head,
                           const Work *work, int owner) {
     size_t T = core->config->T, tile = core->query_tile;
@@ -321,7 +320,7 @@ static void backward_head(const Core *core, real *dq, const real *dout, const re
 #pragma omp parallel for schedule(dynamic)
         for (size_t r = 0; r < (T + tile - 1) / tile; r++) {
             Scratch s = quadratic_scratch_of(core, work, owner + omp_get_thread_num());
-            backward_queries(core, head, &s, ((T - 1) / tile - r) * tile); // the last sees most keys and starts first
+            backward_queries(core, head, &s, ((T - 1) / tile - r) * tile); // the last sees most keys: it starts first
         }
     }
 #pragma omp parallel for schedule(dynamic) if (work->together)
@@ -332,7 +331,8 @@ static void backward_head(const Core *core, real *dq, const real *dout, const re
     unpack_queries(core, head, 0, T, dq, quadratic_scratch_of(core, work, owner));
 }
 
-// Sums what the batch and the tiles of keys have for each head, in one order. dlog_decays: (B, NH, tiles)
+// Sums what each head has gathered over the batch and the tiles of keys, always in the same order.
+// dlog_decays: (B, NH, tiles)
 static void add_decay_gradients(real *dparameters, const real *parameters, const double *dlog_decays, size_t tiles,
                                 const AttentionConfig *config) {
     for (int h = 0; h < config->NH; h++) {

@@ -118,8 +118,8 @@ Work quadratic_work_of(const Core *core, real *base, size_t head_numbers, size_t
 
 // ---- rows
 
-// The rows of one head lie so far apart that the hardware does not look ahead: asks for the row FETCH_AHEAD rows on,
-// even after the last one, where asking does no harm.
+// The rows of one head lie so far apart that the hardware does not look ahead: prefetches the row FETCH_AHEAD rows on,
+// even past the last one, where that does no harm.
 static void fetch_ahead(const real *row, size_t stride, size_t HS) {
     uintptr_t start = (uintptr_t)row + FETCH_AHEAD * stride * sizeof *row;
     for (size_t bytes = 0; bytes < HS * sizeof *row; bytes += 64) __builtin_prefetch((const void *)(start + bytes));

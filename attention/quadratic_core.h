@@ -59,8 +59,8 @@ typedef struct { // the scratch of all threads: a tile's for each, a head's for 
     size_t tile_numbers, head_numbers, table_numbers;
     double *dlog_decays; // (B, NH, tiles of keys)
     real *d_packed;      // (B, NH, the map's d_packed_size)
-    // Threads take whole heads, or else work together on one head after the other. Together they share the load better
-    // when heads are few; but that takes tiles enough, and backward forms its scores twice.
+    // Threads take whole heads, or work together on one head after another. Together they share the load better when
+    // heads are few; but that takes enough tiles, and backward forms its scores twice.
     int together;
 } Work;
 
@@ -143,7 +143,7 @@ static inline ptrdiff_t shared_distance(const Core *core, const Tile *tile) {
     return beyond > 0 ? beyond : 0;
 }
 
-// Of query i of a tile with the keys from number `key` on.
+// The fading of query i of a tile, for the keys from number `key` on.
 static inline Fade fade_of_row(const Core *core, const Scratch *s, const Tile *tile, int i, int key) {
     ptrdiff_t distance = tile->lead + i - key, farthest = (ptrdiff_t)(core->key_tile + core->query_tile) - 2;
     return (Fade){.distance = (int)distance,
