@@ -111,7 +111,7 @@ static inline real *copy_of(const real *numbers, size_t n) {
     return copy;
 }
 
-// CHECK with the variant's name in the complaint.
+// CHECK with the variant's name in the message.
 #define CHECK_VARIANT(variant, condition)                                                                              \
     do {                                                                                                               \
         int holds_ = (condition);                                                                                      \

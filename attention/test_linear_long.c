@@ -17,7 +17,7 @@ typedef struct { // a case: the decay is the logistic function of `logit`; infin
     double logit, output_tolerance, gradient_tolerance;
 } Fading;
 // From 0.001, where an output is so nearly its own value that its slopes are small differences, to as near to 1 as
-// floats come.
+// floats get.
 static const Fading fadings[] = {{INFINITY, 6e-6, 2e-5}, {-7, 6e-6, 1e-3}, {0, 1e-5, 2e-5},
                                  {4, 6e-6, 2e-5},        {9, 6e-6, 2e-5},  {17, 6e-6, 2e-5}};
 static Fading fading;
