@@ -831,6 +831,13 @@ static void bad_gradients_are_named(void) {
     CHECK(bad && !strcmp(bad, "transformer.h.1.mlp.c_fc.bias"));
     model.dweights.layers[1].fc_bias[3] = (real)INFINITY;
     CHECK(isinf(gpt2_gradient_norm(&model, &bad)) && bad);
+    gpt2_free(&model);
+    create_tiny(&model, "softmax,slay:decay=learned:learn=omega", 0);
+    forward_backward(&model, whole_batch(inputs, targets, 1, TINY_T, 1));
+    model.dweights.layers[1].attention[tiny.NH] = (real)NAN; // what follows the decay
+    CHECK(isnan(gpt2_gradient_norm(&model, &bad)) && bad && !strcmp(bad, "transformer.h.1.attn.omega"));
+    model.dweights.layers[1].attention[0] = (real)NAN;
+    CHECK(isnan(gpt2_gradient_norm(&model, &bad)) && bad && !strcmp(bad, "transformer.h.1.attn.decay"));
     free(inputs), free(targets);
     gpt2_free(&model);
 }

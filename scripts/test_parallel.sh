@@ -114,6 +114,26 @@ for attention in $(./train_gpt2 --attention list | cut -d ' ' -f 1); do
     done
 done
 
+# The trained numbers of a list's attentions are summed, clipped, spread and saved like weights.
+# shellcheck disable=SC2086
+hybrid_ranks() {
+    hybrid="$small --schedule constant --attention slay:decay=learned:learn=both,softmax:window=4:decay=learned --positions none"
+    alone $hybrid --steps 20 --out "$work/hybrid"
+    for zero in 0 1; do
+        works "a list on 2 ranks, ZeRO $zero" ranks 2 ./train_gpt2 $hybrid --steps 20 --zero $zero --out "$work/hybrid.$zero"
+        check_losses "a list on 2 ranks, ZeRO $zero: losses" "$work/hybrid" "$work/hybrid.$zero"
+    done
+    for file in model optimizer; do
+        check_same_file "a list, ZeRO 0 and 1: $file" "$work/hybrid.0/step_00000020/$file.safetensors" \
+            "$work/hybrid.1/step_00000020/$file.safetensors"
+    done
+    works "a list, 10 steps on 2 ranks" ranks 2 ./train_gpt2 $hybrid --steps 10 --zero 1 --out "$work/hybrid.parts"
+    works "a list, 10 more on 3 ranks" ranks 3 ./train_gpt2 --resume "$work/hybrid.parts" --steps 20 --val-every 10 --quiet
+    check_losses "a list, resumed on other ranks: losses" "$work/hybrid" "$work/hybrid.parts"
+    works "a list, 4 more alone" alone --resume "$work/hybrid.parts" --steps 24 --quiet
+}
+hybrid_ranks
+
 # ---- ZeRO gives the same bits; so does the same run again; a run goes on with another number of ranks
 
 check_same_run() { # name run run step

@@ -50,7 +50,7 @@ const json_t *gpt2_config_attention(const json_t *json);
 // learned positions, makes the model type "slay-gpt2", so that nothing takes it for one.
 json_t *gpt2_config_to_json(const GPT2Config *config, const json_t *attention);
 
-// The weights of the model, tied head counted once and constants of the attention not at all.
+// The weights of the model, tied head counted once and the attention's tensors not at all.
 uint64_t gpt2_config_parameters(const GPT2Config *config);
 
 #endif

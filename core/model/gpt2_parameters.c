@@ -76,6 +76,18 @@ Parameter *gpt2_list_parameters(const GPT2Config *config, const AttentionStack *
     return list;
 }
 
+uint64_t gpt2_count_parameters(const GPT2Config *config, const AttentionStack *stack) {
+    uint64_t sum = gpt2_config_parameters(config);
+    for (int l = 0; l < config->L; l++) {
+        const StackEntry *entry = attention_stack_layer(stack, l);
+        AttentionTensor tensors[ATTENTION_TENSORS_MAX];
+        size_t total;
+        attention_parameters(entry->attention, &entry->config, tensors, &total);
+        sum += total;
+    }
+    return sum;
+}
+
 int gpt2_layer_start(const Parameter *parameters, int layer) {
     int i = 0;
     while (parameters[i].layer != layer) i++;

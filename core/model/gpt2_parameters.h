@@ -45,6 +45,8 @@ typedef enum { HOST_TO_SAVE, HOST_TO_FILL } HostPurpose;
 
 // The list with names and shapes, without memory for the numbers; free() it.
 Parameter *gpt2_list_parameters(const GPT2Config *config, const AttentionStack *stack, int *count);
+// All trained numbers: the model's weights and its attentions' parameters.
+uint64_t gpt2_count_parameters(const GPT2Config *config, const AttentionStack *stack);
 // The index of a layer's first tensor.
 int gpt2_layer_start(const Parameter *parameters, int layer);
 // The attention's parameters of a layer: the first of them, or NULL.

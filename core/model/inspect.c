@@ -4,6 +4,7 @@
 #include "checkpoint.h"
 #include "core/base/file.h"
 #include "gpt2_config.h"
+#include "gpt2_parameters.h"
 #include "core/base/json.h"
 #include "llmc_model.h"
 #include "core/base/memory.h"
@@ -130,14 +131,14 @@ static void refuse_not_finite(const char *path, const char *tensor) {
 
 // ---- a checkpoint
 
-static void print_sizes(const GPT2Config *config) {
+static void print_sizes(const GPT2Config *config, uint64_t parameters) {
     print_count("context max_T", (uint64_t)config->max_T);
     if (config->positions == POSITIONS_NONE) print_text("positions", "none");
     print_count("vocabulary V", (uint64_t)config->V);
     print_count("layers L", (uint64_t)config->L);
     print_count("heads NH", (uint64_t)config->NH);
     print_count("channels C", (uint64_t)config->C);
-    print_count("parameters", gpt2_config_parameters(config));
+    print_count("parameters", parameters);
 }
 
 // A list over the layers: its name, then each entry's options.
@@ -154,29 +155,26 @@ static void print_stack(const AttentionStack *stack, const json_t *json) {
     }
 }
 
-static int print_attention(const json_t *config_json, const GPT2Config *config, const char *path, Error *error) {
+static int print_model(const json_t *config_json, const GPT2Config *config, const char *path, Error *error) {
     const json_t *json = gpt2_config_attention(config_json);
-    AttentionStack stack;
     AttentionConfig sizes = {
         .B = 1, .T = 1, .C = config->C, .NH = config->NH, .HS = config->C / config->NH, .max_T = config->max_T};
-    if (!json)
-        print_text("attention", "softmax");
-    else if (attention_stack_from_json(&stack, &sizes, json, error))
-        return error_prefix(error, path);
-    else
+    AttentionStack stack = attention_stack_of(attention_find("softmax"), &sizes);
+    if (json && attention_stack_from_json(&stack, &sizes, json, error)) return error_prefix(error, path);
+    print_json("model_type", json_object_get(config_json, "model_type"));
+    print_sizes(config, gpt2_count_parameters(config, &stack));
+    if (json)
         print_stack(&stack, json);
+    else
+        print_text("attention", "softmax");
     return 0;
 }
 
 static int print_config(const Checkpoint *checkpoint, Error *error) {
     GPT2Config config;
     char *path = path_join(checkpoint->path, "config.json");
-    int failed = gpt2_config_from_json(&config, checkpoint->config, path, error);
-    if (!failed) {
-        print_json("model_type", json_object_get(checkpoint->config, "model_type"));
-        print_sizes(&config);
-        failed = print_attention(checkpoint->config, &config, path, error);
-    }
+    int failed = gpt2_config_from_json(&config, checkpoint->config, path, error) ||
+                 print_model(checkpoint->config, &config, path, error);
     free(path);
     return failed;
 }
@@ -305,7 +303,7 @@ static int inspect_llmc(const char *path, Error *error) {
     if (llmc_model_open(&model, path, error)) return -1;
     printf("llm.c model %s\n", path);
     print_text("numbers", model.dtype == DTYPE_F32 ? "float (version 3)" : "bfloat16 (version 5)");
-    print_sizes(&model.config);
+    print_sizes(&model.config, gpt2_config_parameters(&model.config));
     print_count("vocabulary with padding", (uint64_t)model.padded_V);
     print_text("size", "as the header says (these files have no checksums)");
     llmc_model_close(&model);

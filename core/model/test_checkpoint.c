@@ -951,6 +951,94 @@ static void test_model_type(void) {
     json_decref(slay);
 }
 
+// Takes over the reference to `attention`.
+static json_t *config_with(int positions, json_t *attention) {
+    GPT2Config config = tiny_config;
+    config.positions = positions;
+    json_t *json = gpt2_config_to_json(&config, attention);
+    json_decref(attention);
+    return json;
+}
+
+// What GPT-2 does not have makes another model type: options of softmax, a list, no positions.
+static void check_other_model(int positions, json_t *attention) {
+    GPT2Config found, expected = tiny_config;
+    Error error = {""};
+    expected.positions = positions;
+    json_t *copy = json_deep_copy(attention), *json = config_with(positions, attention);
+    CHECK(strcmp(json_string_value(json_object_get(json, "model_type")), "slay-gpt2") == 0);
+    CHECK_CONTAINS(json_string_value(json_array_get(json_object_get(json, "architectures"), 0)), "Slay");
+    CHECK((json_object_get(json, "positions") != NULL) == (positions != POSITIONS_LEARNED));
+    CHECK(copy ? json_equal(gpt2_config_attention(json), copy) : gpt2_config_attention(json) == NULL);
+    CHECK(gpt2_config_from_json(&found, json, "config.json", &error) == 0);
+    CHECK(memcmp(&found, &expected, sizeof found) == 0);
+    json_object_set_new(json, "model_type", json_string("gpt2"));
+    CHECK(read_config(&found, json, &error) == -1);
+    CHECK_CONTAINS(error.text, "model_type gpt2 means softmax attention and learned positions");
+    json_decref(copy);
+}
+
+static json_t *softmax_and_slay(void) {
+    return json_pack("[{s:s, s:i}, {s:s, s:i}]", "name", "softmax", "layers", 2, "name", "slay", "M", 16);
+}
+
+static void test_other_models(void) {
+    check_other_model(POSITIONS_NONE, NULL);
+    check_other_model(POSITIONS_NONE, json_pack("{s:s}", "name", "slay"));
+    check_other_model(POSITIONS_LEARNED, json_pack("{s:s, s:i}", "name", "softmax", "window", 8));
+    check_other_model(POSITIONS_LEARNED, json_pack("{s:s, s:s}", "name", "softmax", "decay", "learned"));
+    check_other_model(POSITIONS_LEARNED, json_pack("[{s:s}]", "name", "softmax"));
+    check_other_model(POSITIONS_LEARNED, softmax_and_slay());
+    check_other_model(POSITIONS_NONE, softmax_and_slay());
+    const GPT2Config none = {.max_T = MAX_T, .V = V, .L = 1, .NH = 2, .C = C, .positions = POSITIONS_NONE};
+    CHECK(gpt2_config_parameters(&none) == gpt2_config_parameters(&tiny_config) - MAX_T * C);
+}
+
+// In a model that is no GPT-2 for another reason already.
+static void check_positions_refused(json_t *value) {
+    GPT2Config config;
+    Error error = {""};
+    json_t *json = config_with(POSITIONS_LEARNED, json_pack("{s:s}", "name", "slay"));
+    json_object_set_new(json, "positions", value);
+    CHECK(read_config(&config, json, &error) == -1);
+    CHECK_CONTAINS(error.text, "positions: expected one of learned|none, found something else");
+}
+
+static void test_hostile_positions(void) {
+    static const char *const words[] = {"", "rotary", "None", "non", "nonee", "learned|none", "|"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) check_positions_refused(json_string(words[i]));
+    check_positions_refused(json_integer(1));
+    check_positions_refused(json_true());
+    check_positions_refused(json_null());
+    check_positions_refused(json_pack("[s]", "none"));
+    check_positions_refused(json_pack("{s:s}", "name", "none"));
+    check_config_refused("positions", json_string("none"), "found positions of another kind");
+    check_config_refused("attention", json_array(), "an object with a name");
+    check_config_refused("attention", json_pack("[[{s:s}]]", "name", "slay"), "an object with a name");
+    check_config_refused("attention", json_pack("[s]", "softmax"), "an object with a name");
+    check_config_refused("attention", softmax_and_slay(), "found attention softmax");
+}
+
+// Its attention comes back from the disk as it was, and its constants can be left out as those of one attention can.
+static void test_list_of_attentions(void) {
+    const char *run = fresh_run();
+    Checkpoint checkpoint;
+    GPT2Config config;
+    Error error = {""};
+    CHECK(save_with(softmax_and_slay(), run, 1, 3, NULL, &error) == 0 && version_at(run) == 3);
+    CHECK(checkpoint_open_newest(&checkpoint, run, CHECKPOINT_RUN, &error) == 0);
+    json_t *expected = softmax_and_slay();
+    CHECK(json_equal(gpt2_config_attention(checkpoint.config), expected));
+    CHECK(gpt2_config_from_json(&config, checkpoint.config, run, &error) == 0);
+    json_decref(expected);
+    TinyModel *tiny = tiny_model(0);
+    TensorList wanted = list_of(tiny);
+    memmove(&wanted.tensors[8], &wanted.tensors[9], (size_t)(--wanted.count - 8) * sizeof *wanted.tensors);
+    CHECK(checkpoint_read_model(&checkpoint, wanted.tensors, wanted.count, &error) == 0);
+    checkpoint_close(&checkpoint);
+    free(tiny);
+}
+
 // `test_checkpoint --make RUN` leaves a softmax run with two checkpoints, for test_inspect.sh.
 static int make_run(const char *run) {
     Error error;
@@ -991,5 +1079,8 @@ int main(int argc, char **argv) {
     RUN(test_config_variants);
     RUN(test_config_accepted);
     RUN(test_model_type);
+    RUN(test_other_models);
+    RUN(test_hostile_positions);
+    RUN(test_list_of_attentions);
     return test_summary();
 }

@@ -136,6 +136,17 @@ static int check_checkpoint(const Training *training, int which, Error *error) {
     return model_check_checkpoint(&settings->model, &settings->stack, &training->checkpoint, which, error);
 }
 
+// An attention that is taken over from a checkpoint is what it is there.
+static int refuse_attention_options(const Options *options, const char *path, Error *error) {
+    for (int i = 0; i < options->count; i++) {
+        const Option *option = &options->items[i];
+        if (option->given && !strcmp(option->group, "attention"))
+            return error_set(error, "option --%s: the attention is that of %.700s; leave it out, or give --attention",
+                             option->name, path);
+    }
+    return 0;
+}
+
 // Weights of a Hugging Face directory or of one of our checkpoints; its attention is taken over unless another is asked
 // for.
 static int open_checkpoint(Training *training, Error *error) {
@@ -145,11 +156,15 @@ static int open_checkpoint(Training *training, Error *error) {
     if (checkpoint_open_newest(&training->checkpoint, settings->init, CHECKPOINT_WEIGHTS, error)) return -1;
     const json_t *saved = gpt2_config_attention(training->checkpoint.config);
     if (options_find(&training->options, "attention")->given) saved = NULL;
+    if (saved && refuse_attention_options(&training->options, settings->init, error)) return -1;
     training->parts = MODEL_WEIGHTS | (saved ? MODEL_ATTENTION : 0);
-    return gpt2_config_from_json(&config, training->checkpoint.config, settings->init, error) ||
-           take_sizes(training, &config, error) || load_vocabulary(training, &training->checkpoint, error) ||
-           settings_finish(settings, &training->options, saved, error) ||
-           check_checkpoint(training, training->parts, error);
+    if (gpt2_config_from_json(&config, training->checkpoint.config, settings->init, error) ||
+        take_sizes(training, &config, error) || load_vocabulary(training, &training->checkpoint, error) ||
+        settings_finish(settings, &training->options, saved, error))
+        return -1;
+    char name[512]; // what --attention would have said, but for options
+    if (saved) settings->attention = memory_copy_string(attention_stack_name(&settings->stack, name, sizeof name));
+    return check_checkpoint(training, training->parts, error);
 }
 
 static int open_llmc(Training *training, Error *error) {
@@ -444,7 +459,8 @@ static void print_start(const Training *training, const json_t *described, const
     settings_print(settings, &training->options, attention, stdout);
     json_decref(attention);
     printf("%-14s%llu, %.1f MFLOP per token and step\n", "parameters",
-           (unsigned long long)gpt2_config_parameters(&settings->model), training->flops_per_token / 1e6);
+           (unsigned long long)gpt2_count_parameters(&settings->model, &settings->stack),
+           training->flops_per_token / 1e6);
     printf("%-14s%s, in all %.1f MB\n", machine->device ? "GPU memory" : "memory", machine->memory,
            (double)machine->memory_bytes / 1e6);
     if (machine->notes) printf("%-14s%s\n", "attention", machine->notes);
@@ -479,7 +495,7 @@ static int open_metrics(Training *training, json_t *machine, Error *error) {
     json_t *line = json_pack("{s:s, s:o, s:o, s:o, s:I, s:O}", "type", "configuration", "options",
                              settings_to_json(&training->options), "attention", attention, "model",
                              gpt2_config_to_json(&settings->model, attention), "parameters",
-                             (json_int_t)gpt2_config_parameters(&settings->model), "machine", machine);
+                             (json_int_t)gpt2_count_parameters(&settings->model, &settings->stack), "machine", machine);
     int result = run_open_metrics(&training->run, json_made(line, "the configuration"), training->step, error);
     json_decref(line);
     return result;
