@@ -40,8 +40,8 @@ static void embedding_forward(real *out, const int *tokens, const real *wte, con
     }
 }
 
-// Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C) if there is one. Two rows may hold the same token:
-// each thread takes a slice of columns through all rows, so that no two of them write to one place.
+// Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C) if there is one. Two rows may hold
+// the same token: each thread takes a slice of columns through all rows, so that no two of them write to one place.
 static void embedding_backward(real *dwte, real *dwpe, const real *dout, const int *tokens, int N, int T, int C) {
     profile_work(WORK_EMBEDDING);
 #pragma omp parallel for schedule(static)

@@ -33,7 +33,7 @@ typedef struct {
     double least, most;  // range, inclusive
     const char *choices; // words of the enumeration, in its order
     const char *help;
-    size_t written_with; // in JSON ALWAYS, NEVER, or when the int at this place is not 0
+    size_t written_with; // to JSON: ALWAYS, NEVER, or when the int at this offset is not 0
 } Field;
 
 #define AT(member) offsetof(AttentionConfig, member)
@@ -147,7 +147,7 @@ static void add_option(Options *options, const Field *field, AttentionConfig *co
                      .choices = field->choices,
                      .help = field->help};
     options_add(options, &option, 1);
-    Option *added = options_find(options, field->option); // what the default is depends on the mechanism
+    Option *added = options_find(options, field->option); // the default depends on the mechanism
     snprintf(added->default_text, sizeof added->default_text, "the attention's own");
 }
 
@@ -302,7 +302,7 @@ static json_t *field_to_json(const Field *field, const AttentionConfig *config) 
     }
 }
 
-// Fields that came later than the first checkpoints are written only where they say something.
+// A field that says nothing where another one is 0 is written only with that one: see `written_with`.
 static int is_written(const Field *field, const AttentionConfig *config) {
     if (field->written_with == ALWAYS) return 1;
     return field->written_with != NEVER && *(const int *)((const char *)config + field->written_with);

@@ -110,7 +110,7 @@ typedef struct {
     void (*step)(real *out, real *cache, int pos, int n, const real *qkv, const real *constants,
                  const real *parameters, real *work, const AttentionConfig *);
     double (*flops)(const AttentionConfig *); // floating-point operations of the forward pass per token, all heads
-    // Rows since the program started whose denominator was negative or replaced by its floor: their output is no
+    // Rows since the program started whose denominator was negative or replaced by its floor: their output is not an
     // average of values. NULL: there are never any.
     uint64_t (*floored_rows)(void);
 } Attention;

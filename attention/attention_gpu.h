@@ -1,6 +1,6 @@
 // The attention layer on the GPU. Names, options, constants and flop counts are the C twin's; what is here runs on the
 // device. All pointers are device memory; nothing synchronises, all work goes to `stream`; sizes are in floats.
-// Results are the same bits from run to run: no float atomics.
+// Results are the same from run to run, bit for bit: no float atomics.
 #ifndef ATTENTION_ATTENTION_GPU_H
 #define ATTENTION_ATTENTION_GPU_H
 
@@ -14,8 +14,8 @@ struct AttentionGPU {
     const Attention *cpu;                          // the C twin
     size_t (*saved_size)(const AttentionConfig *); // kept from forward to backward, per layer: O(T)
     size_t (*work_size)(const AttentionConfig *);  // scratch, one for all layers; covers forward, backward and step
-    // Decode state per layer and sequence, for max_T positions; its place must be a multiple of 16 bytes, which the
-    // size need not be.
+    // Decode state per layer and sequence, for max_T positions; its address must be a multiple of 16 bytes, its size
+    // need not be.
     size_t (*cache_size)(const AttentionConfig *);
     // qkv (B,T,3C) -> out (B,T,C); `saved` may be NULL when no backward will follow. constants: one layer's, as the C
     // twin's `draw` made them.
@@ -24,7 +24,7 @@ struct AttentionGPU {
     // Overwrites dqkv (B,T,3C).
     void (*backward)(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out, const float *saved,
                      const float *constants, float *work, const AttentionConfig *, cudaStream_t stream);
-    // One sequence: positions pos .. pos+n-1, qkv (n,3C) -> out (n,C), as the C twin's step.
+    // One sequence: positions pos .. pos+n-1, qkv (n,3C) -> out (n,C), like the C twin's step.
     void (*step)(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants, float *work,
                  const AttentionConfig *, cudaStream_t stream);
     // Refuses what the C twin can do and the device code cannot: 0, or -1 and why. NULL: nothing is refused.

@@ -1,5 +1,5 @@
 // favor: random projections, in two kinds.
-//   relu  phi(x) = relu(x W), an order-1 arc-cosine kernel: what the paper compares with
+//   relu  phi(x) = relu(x W), an order-1 arc-cosine kernel: the paper's baseline
 //   exp   positive random features of exp(<q,k> / sqrt(d)), true FAVOR+ (Choromanski et al. 2021):
 //         phi_m(x) = exp(<omega_m, x'> - |x'|^2 / 2) / sqrt(M), x' = x / d^(1/4)
 // The exponents of exp have no bound. A row is stored relative to its own largest exponent, the log scale; the core
@@ -132,7 +132,7 @@ static int tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION
     return 1;
 }
 
-// proj_matrix has the 1 / sqrt(d) in it, omega has not.
+// proj_matrix includes the factor 1 / sqrt(d), omega does not.
 static void draw(real *out, real *parameters, int layer, const AttentionConfig *config) {
     (void)parameters;
     size_t count = (size_t)config->NH * config->HS * config->M;
@@ -149,7 +149,7 @@ static int check(const AttentionConfig *config, char *why, size_t size) {
 
 static void defaults(AttentionConfig *config) {
     config->M = 64;
-    config->omega = config->features == FEATURES_EXP ? OMEGA_ORTHOGONAL : OMEGA_GAUSSIAN; // as FAVOR+, as the paper
+    config->omega = config->features == FEATURES_EXP ? OMEGA_ORTHOGONAL : OMEGA_GAUSSIAN; // FAVOR+'s, the paper's
     config->delta = 1e-6f;
     config->scale_features = 1;
 }

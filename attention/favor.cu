@@ -65,7 +65,7 @@ typedef struct {
     int index;
 } Largest;
 
-// The largest number of a row and where it stands first, by a whole warp.
+// The largest number of a row and where it first occurs, by a whole warp.
 __device__ static inline Largest row_largest(const float *row, int n) {
     Largest largest = {-INFINITY, n};
     for (int i = threadIdx.x; i < n; i += LINEAR_LANES)
@@ -96,7 +96,7 @@ __global__ static void exp_features_kernel(float *y, float *log_scale, float *ta
     }
 }
 
-// d_outer (rows, M) becomes the gradient of the exponents; dx begins with what comes by way of |x|^2.
+// d_outer (rows, M) becomes the gradient of the exponents; dx starts with what comes through |x|^2.
 __global__ static void exp_gradient_kernel(float *dx, float *d_outer, const float *d_scale, const float *outer,
                                            const float *tape, const float *x, int M, int HS, size_t rows) {
     size_t row = linear_row();

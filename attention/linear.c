@@ -16,7 +16,7 @@ static double state_cost(const LinearMap *map, int HS) {
     return 2.0 * (double)linear_feature_count(map) * (HS + 1);
 }
 
-// Per row, averaged over a sequence of T rows: half of the pairs within a chunk, a state for all rows but those of the
+// Per row, averaged over a sequence of T rows: half the pairs within a chunk, a state for all rows except those of the
 // first and the last chunk. The backward pass costs the same multiple of both.
 static double row_cost(const LinearMap *map, int HS, int T, int chunk) {
     return pair_cost(map, HS) * 0.5 * (chunk + 1) + state_cost(map, HS) * (1.0 - (double)chunk / T);
@@ -29,8 +29,8 @@ int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const Att
 
 int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config) {
     if (config->chunk) return min_int(config->chunk, T);
-    // Wider states are visited less often: that keeps the states of the backward pass in bounds, and a chunk's pairs
-    // are still cheap beside them.
+    // Wider states are visited less often: that limits the memory for the states of the backward pass, and a chunk's
+    // pairs are still cheap in comparison.
     int chunk = TILE * min_int(16, max_int(1, (int)(linear_feature_count(map) / 384)));
     chunk = min_int(chunk, T);
     return row_cost(map, config->HS, T, T) <= row_cost(map, config->HS, T, chunk) ? T : chunk;
@@ -54,7 +54,7 @@ static void read_state(Worker *worker, State state, int rows) {
     }
 }
 
-// Numerators and denominators of queries that stand `before` rows further down than the chunk or tile begins.
+// Numerators and denominators of queries that are `before` rows below the beginning of the chunk or tile.
 static void read_history(Worker *worker, int before, int rows) {
     real power[TILE];
     read_state(worker, worker->state, rows);
@@ -64,8 +64,8 @@ static void read_history(Worker *worker, int before, int rows) {
     for (int i = 0; i < rows; i++) worker->denominator[i] *= power[i];
 }
 
-// Adds a tile of keys to the numerator and the denominator of the only query, which stands `distance` rows below the
-// first key: products of a matrix and a vector.
+// Adds a tile of keys to the numerator and the denominator of a single query, which is `distance` rows below the first
+// key, by products of a matrix and a vector.
 static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows, int distance) {
     const LinearMap *map = worker->map;
     int lanes = tile_lanes(key_rows), stride = worker->stride;
@@ -98,14 +98,13 @@ static void add_pairs(Worker *worker, const KeyTile *keys, int key_rows, int row
     if (worker->map->inner)
         for (int j = 0; j < key_rows; j++)
             for (int i = 0; i < lanes; i++) worker->scores[j * TILE + i] *= worker->inner_scores[j * TILE + i];
-    if (worker->fades) {
-        const real *power = linear_pair_powers(worker, distance);
-        for (int j = 0; j < key_rows; j++)
-            for (int i = 0; i < lanes; i++) worker->scores[j * TILE + i] *= power[i - j];
-    }
     linear_mask_future(worker->scores, key_rows, lanes, distance);
-    for (int j = 0; j < key_rows; j++)
-        for (int i = 0; i < lanes; i++) worker->denominator[i] += worker->scores[j * TILE + i];
+    const real *power = worker->fades ? linear_pair_powers(worker, distance) : NULL;
+    for (int j = 0; j < key_rows; j++) {
+        real *scores = worker->scores + j * TILE;
+        for (int i = 0; power && i < lanes; i++) scores[i] *= power[i - j];
+        for (int i = 0; i < lanes; i++) worker->denominator[i] += scores[i];
+    }
     tile_multiply(worker->numerator, stride, (TileLeft){worker->scores, 1, TILE}, keys->v, stride, rows, stride,
                   key_rows, 1, distance ? TILE_FULL : TILE_A_LOWER);
 }
@@ -164,8 +163,8 @@ static void write_outputs(Worker *worker, HeadOutput output, int row, int rows) 
     if (doubtful && worker->map->is_signed) linear_count_floored_rows((uint64_t)doubtful);
 }
 
-// log_scaled maps: the largest log scale among the keys up to each query of a tile, faded, from the scales of their own
-// keys and the largest of all before; and the factors from there to the state, which is `distance` rows away.
+// log_scaled maps: the largest faded log scale among the keys up to each query of a tile, from the scales of the tile's
+// own keys and the largest before it; and the factors from there to the state, which is `distance` rows away.
 static void relate_scales(Worker *worker, const real *key_scale, int rows, real largest, int distance) {
     int lanes = tile_lanes(rows);
     for (int i = 0; i < lanes; i++) {
@@ -249,8 +248,8 @@ void linear_attention_forward(const LinearMap *map, real *out, real *saved, cons
 // ---- decoding
 //
 // Keys wait in the cache until they fill a tile, which then enters the state as a whole. So the state is written once
-// in TILE positions, and its sums are those of the forward pass, which a sum of single keys would not keep up with in
-// long sequences. Tiles begin at multiples of TILE, however the positions are given.
+// every TILE positions, and its sums are those of the forward pass; adding keys one at a time would lose digits in long
+// sequences. Tiles begin at multiples of TILE, however many positions each call brings.
 
 static void copy_columns(real *to, const real *from, int width, int count) {
     for (int f = 0; f < width; f++)
@@ -276,7 +275,7 @@ static real largest_scale_before(const Worker *worker, const KeyTile *tile, int 
     return largest;
 }
 
-// Rows that fall into one tile: their keys are put into the cache, then their queries see the state and the tile there.
+// Rows that fall into one tile: their keys are put into the cache, then their queries read the state and that tile.
 static void step_tile(Worker *worker, HeadInput input, HeadOutput output, int row, LinearRows rows) {
     const LinearMap *map = worker->map;
     int column = rows.position % TILE, count = rows.count;

@@ -10,10 +10,10 @@ static int parts_of(int rows, int part) {
 
 void linear_gpu_multiply(float *out, int stride, size_t step, LinearOperand left, LinearOperand right,
                          LinearProduct size, float factor, int accumulate, int tensor_cores, cudaStream_t stream) {
-    const int most = 32768; // matrices that one call takes
+    const int most = 32768; // matrices in one call
     float kept = accumulate ? 1 : 0;
     cublasComputeType_t compute = tensor_cores ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    for (int from = 0; from < size.batch; from += most) // cuBLAS counts columns first: it is given the transpose
+    for (int from = 0; from < size.batch; from += most) // cuBLAS is column-major: it gets the transpose
         cublas_check(cublasGemmStridedBatchedEx(
             cublas_on(stream), right.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
             left.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, size.columns, size.rows, size.depth, &factor,
@@ -499,8 +499,8 @@ static DecodeCache decode_cache(const Pass *pass, float *cache, int pos) {
     return found;
 }
 
-// Whole tiles of positions of every head, by the way of the forward pass: the states in the cache are what is carried
-// in and out.
+// Whole tiles of positions of every head, as in the forward pass: the states in the cache are what is carried in and
+// out.
 static void step_tiles(Pass *pass, floatX *out, float *cache, int pos, const floatX *qkv) {
     Segment largest = pass->segment;
     size_t size = state_size(pass->map, largest.HS);

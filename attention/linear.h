@@ -1,10 +1,10 @@
 // The one causal core of every linear attention:
-//     out_i = sum_{j<=i} <phi(q_i), phi(k_j)> v_j / (sum_{j<=i} <phi(q_i), phi(k_j)> + delta)
+//     out_i = sum_{j<=i} A_ij v_j / (sum_{j<=i} A_ij + delta),   A_ij = decay^(i-j) <phi(q_i), phi(k_j)>
 //
 // A mechanism gives a feature map and its gradient; the core does the rest: chunks, states, decoding, threads. A
 // feature vector is a product of two, phi = outer (x) inner, because that is what SLAY's are. So a score costs
 // outer + inner multiplications instead of outer * inner, and the wide product exists for one block of one tile only.
-// Maps that are no product have inner = 0.
+// Maps that are not products have inner = 0.
 //
 // Features are stored feature-major: feature f of row i of a tile is at [f * TILE + i] (attention/linear_tile.h).
 #ifndef ATTENTION_LINEAR_H
@@ -13,7 +13,7 @@
 #include "attention.h"
 #include "linear_tile.h"
 
-typedef struct {  // where the rows of a tile stand
+typedef struct {  // which rows a tile has
     int position; // of the first row in its sequence
     int count;    // 1 .. TILE; maps compute tile_lanes(count) of them, the rest of their input is 0
 } LinearRows;
@@ -29,7 +29,7 @@ typedef struct LinearMap LinearMap;
 struct LinearMap {
     int outer, inner, tape; // widths
     int fixed_inner;        // inner does not depend on the vector: its gradient is not computed
-    int log_scaled;         // keys come with a scale too large or small for a float; then inner is 1 and the core's own
+    int log_scaled;         // keys have a scale too large or small for a float; inner is then 1 and belongs to the core
     int is_signed;          // scores may be negative: so may sums, which are floored in magnitude and counted
     double feature_cost;    // multiplications per vector, for the flop count and the choice of form
     size_t packed_size;
@@ -44,7 +44,7 @@ struct LinearMap {
     // the sum over a head of a sequence, what its `count` rows give; lanes past them may hold anything.
     void (*gradient)(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
                      const real *packed, const AttentionConfig *config);
-    // Adds what d_packed has gathered to the layer's dparameters, for one head of one sequence after the other.
+    // Adds what d_packed has gathered to the layer's dparameters, for one head of one sequence at a time.
     void (*unpack)(real *dparameters, const real *d_packed, int head, const AttentionConfig *config);
 };
 
@@ -64,7 +64,7 @@ double linear_flops(const LinearMap *map, const AttentionConfig *config);
 int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config);
 
 // How many rows of signed maps had a negative sum or one that the floor replaced, since the program started: rows whose
-// output is no average of values.
+// output is not an average of values.
 uint64_t linear_floored_rows(void);
 void linear_count_floored_rows(uint64_t rows); // adds those of another device
 // Says once per program that `name` has signed scores.
@@ -72,11 +72,11 @@ void linear_warn_signed(const char *name);
 
 enum { LINEAR_OUTER_MAX = 65536 }; // outer features, for the mechanisms' checks
 
-// Features of a size that no product of a query's and a key's, times v, summed over a long sequence, overflows.
+// Small enough for products of a query's and a key's features, times v, summed over a long sequence, not to overflow.
 #define LINEAR_FEATURE_MAX ((real)1048576)
 
 // The functions of struct Attention, from `LinearMap map_of(const AttentionConfig *)`. CORE(attention_forward) is the
-// function of that name of the core that has `config`; likewise the others.
+// function of that name in the core that serves `config`; likewise the others.
 #define MAPPED_ATTENTION_FUNCTIONS(map_of, CORE)                                                                       \
     static size_t saved_size(const AttentionConfig *config) {                                                          \
         LinearMap map = map_of(config);                                                                                \

@@ -30,20 +30,23 @@ static void contract(LinearFeatures *d, const real *d_phi, const LinearFeatures 
 // ---- the gradient of a learned decay's logarithm: the sum over all pairs of distance * score * its gradient
 //
 // The distance of a query in one chunk and a key in another is that from the query to the beginning of its chunk, plus
-// the rows of the chunks in between, plus that from the key to the end of its chunk; each is taken where it is at hand.
+// the rows of the chunks in between, plus that from the key to the end of its chunk; each is added where it is known.
 
 static int learns_decay(const Worker *worker) {
     return worker->config->decay == DECAY_LEARNED;
 }
 
-// sum over the rows of (first + step * row) <d_phi, phi>; for products <d_outer, outer> is the same
+// sum over the rows of (first + step * row) <d_phi, phi>; where phi is a product, <d_outer, outer> is the same
 static double weighted_dots(const LinearFeatures *d, const LinearFeatures *features, int width, int rows, int first,
                             int step) {
-    real dots[TILE] = {0};
     double sum = 0;
-    for (int f = 0; f < width; f++)
-        for (int i = 0; i < tile_lanes(rows); i++) dots[i] += d->outer[f * TILE + i] * features->outer[f * TILE + i];
-    for (int i = 0; i < rows; i++) sum += (double)(first + step * i) * dots[i];
+    for (int from = 0; from < rows; from += TILE_LANES) {
+        const real *d_outer = d->outer + from, *outer = features->outer + from;
+        real dots[TILE_LANES] = {0};
+        for (int f = 0; f < width; f++)
+            for (int i = 0; i < TILE_LANES; i++) dots[i] += d_outer[f * TILE + i] * outer[f * TILE + i];
+        for (int i = 0; i < min_int(TILE_LANES, rows - from); i++) sum += (first + step * (from + i)) * (double)dots[i];
+    }
     return sum;
 }
 
@@ -102,7 +105,7 @@ static real sum_gradient(const Worker *worker, real dot, real g) {
     return linear_is_floored(g, worker->map, worker->config) ? 0 : -dot / g;
 }
 
-// The gradient of the common logarithm of all scores of a row: 0 but for delta.
+// The gradient of the log scale that all scores of a row share: 0 except for what delta brings in.
 static real scale_gradient(const Worker *worker, real dot, real g) {
     real added = worker->config->denominator == DENOMINATOR_ADD ? worker->config->delta : 0;
     return dot + sum_gradient(worker, dot, g) * (g - added);
@@ -123,7 +126,7 @@ static void load_output_gradient(Worker *worker, HeadGradient gradient, int row,
     tile_transpose(worker->gamma_features, TILE, worker->gamma, stride, tile_lanes(rows), HS, 0);
 }
 
-// d_phi (F, TILE) = matrix right + vector weights, contracted into the gradients of the factors at once.
+// d_phi (F, TILE) = matrix right + vector weights, contracted into the gradients of the factors right away.
 static void gradient_from_state(Worker *worker, LinearFeatures *d, State state, const LinearFeatures *features,
                                 const real *right, const real *weights, int rows) {
     const LinearMap *map = worker->map;
@@ -189,9 +192,9 @@ static void begin_key_gradients(Worker *worker, int count, int has_future) {
     }
 }
 
-// For scores that are outer * inner * power: the gradients of outer, in the place of d_scores, and of inner; and the
-// scores. Returns the sum of distance * score * gradient. To be inlined with constants for what a map has: `power` or
-// none, `has_inner`.
+// For scores that are outer * inner * power: the gradients of outer, which replace d_scores, and of inner; and the
+// scores. Returns the sum of distance * score * gradient. Inlined with constants for what a map has: `power` or NULL,
+// `has_inner`.
 static inline __attribute__((always_inline)) double share(Worker *worker, const real *power, int has_inner,
                                                           int key_rows, int lanes, int distance) {
     real sums[TILE] = {0}; // by query
@@ -220,8 +223,8 @@ static double share_faded(Worker *worker, int key_rows, int lanes, int distance)
     return share(worker, power, 0, key_rows, lanes, distance);
 }
 
-// d_scores[j][i] = <gamma_i, v_j> + beta_i. From it what reaches each factor of the scores: d_inner_scores and, in its
-// own place, d_outer_scores; and the scores themselves.
+// d_scores[j][i] = <gamma_i, v_j> + beta_i, and from it what reaches each factor of the scores: d_inner_scores and, in
+// place of d_scores, d_outer_scores; and the scores themselves.
 static void pair_gradients(Worker *worker, const KeyTile *keys, int key_rows, int lanes, int distance) {
     int HS = worker->HS;
     for (int j = 0; j < key_rows; j++) memcpy(worker->d_scores + j * TILE, worker->beta, sizeof(real) * (size_t)lanes);
@@ -264,15 +267,15 @@ static void add_pair_gradients(Worker *worker, const KeyTile *keys, int key_rows
                   1, diagonal ? TILE_A_UPPER : TILE_FULL);
 }
 
-// log_scaled maps: the largest scale that each query has seen, and the factor from there to `reference`, which is that
-// of `distance` rows before
+// log_scaled maps: the largest scale that each query has seen, and the factor from there to `reference`, the largest
+// `distance` rows earlier
 static void load_query_scales(Worker *worker, HeadGradient gradient, int row, int rows, real reference, int distance) {
     int lanes = tile_lanes(rows);
     for (int i = 0; i < lanes; i++) worker->running_max[i] = gradient.running_max[row + min_int(i, rows - 1)];
     linear_set_relative_scale(worker, &worker->q, worker->running_max, -1, reference, distance, lanes);
 }
 
-// What a tile of queries gets from the state; `before` rows of the chunk are before it.
+// What a tile of queries gets from the state; `before` rows of the chunk precede it.
 static void query_gradients_from_state(Worker *worker, int before, int rows) {
     int HS = worker->HS, lanes = tile_lanes(rows);
     real power[TILE], faded_beta[TILE], *gamma = worker->gamma_features, *beta = worker->beta;
@@ -287,7 +290,7 @@ static void query_gradients_from_state(Worker *worker, int before, int rows) {
         worker->d_log_decay += weighted_dots(&worker->dq, &worker->q, worker->map->outer, rows, before + 1, 1);
 }
 
-// U = factor * U + a tile of queries; `before` rows of the chunk are before it. Overwrites gamma and beta.
+// U = factor * U + a tile of queries; `before` rows of the chunk precede it. Overwrites gamma and beta.
 static void add_to_query_sums(Worker *worker, State sums, double factor, int before, int rows) {
     real power[TILE];
     if (worker->fades) {
@@ -325,14 +328,14 @@ static void backward_queries(Worker *worker, HeadInput input, HeadGradient gradi
     store_features(gradient.dq + (size_t)row * gradient.d_stride, gradient.d_stride, worker->x, rows, worker->HS);
 }
 
-// Whether a row's own key has the largest log scale, all before it having faded.
+// Whether a row's own key has the largest log scale, now that all before it have faded.
 static int raises_scale(const Worker *worker, const real *running_max, int row) {
     return row == 0 || running_max[row] > running_max[row - 1] + worker->log_decay;
 }
 
 // The largest log scale so far moves with the key that set it. Walking backwards, a key that raised the maximum takes
-// what the rows since then have gathered in `pending`; every other row had it fade once more. On entry d.log_scale holds
-// the rows' shares.
+// what the rows since then have gathered in `pending`; every other row had it fade once more. On entry d.log_scale
+// holds the rows' shares.
 static void pass_scale_gradients(Worker *worker, const real *running_max, int start, int count, real *pending) {
     for (int row = count - 1; row >= 0; row--) {
         real *d_scale = linear_key_tile(worker, row / TILE).d.log_scale + row % TILE;
@@ -372,11 +375,10 @@ static void backward_chunk(Worker *worker, HeadInput input, HeadGradient gradien
     int has_history = start > 0, has_future = start + count < worker->config->T;
     linear_load_keys(worker, input, start, count);
     begin_key_gradients(worker, count, has_future);
-    if (has_history) // log scales are from here on relative to the largest before the chunk: smaller factors
+    if (has_history) // from here on log scales are relative to the largest before the chunk
         worker->fading = linear_fading(worker, worker->query_sums, count, -*worker->state.log_scale);
     if (has_history && has_future && learns_decay(worker))
-        worker->d_log_decay +=
-            count * worker->fading * state_dot(worker->state, worker->query_sums, map, worker->HS);
+        worker->d_log_decay += count * worker->fading * state_dot(worker->state, worker->query_sums, map, worker->HS);
     for (int row = 0; row < count; row += TILE)
         backward_queries(worker, input, gradient, start, row / TILE, min_int(TILE, count - row), has_history);
     if (map->log_scaled) pass_scale_gradients(worker, gradient.running_max, start, count, pending_scale);
@@ -466,7 +468,7 @@ static void sum_queries(Worker *worker, real *boundaries, Segments segments, con
     }
 }
 
-// One segment of one head; the boundaries are looked at only when there are several segments.
+// One segment of one head; the boundaries are read only when there are several segments.
 static void backward_segment(Worker *worker, int task, int segment, Segments segments, real *key_boundaries,
                              real *query_boundaries, const Pass *pass) {
     const AttentionConfig *config = worker->config;
@@ -491,7 +493,7 @@ static void backward_segment(Worker *worker, int task, int segment, Segments seg
     if (learns_decay(worker)) pass->d_log_decay[task * segments.count + segment] = worker->d_log_decay;
 }
 
-// What the heads have gathered for the layer's parameters, in an order that no thread changes.
+// What the heads have gathered for the layer's parameters, in an order that does not depend on threads.
 static void add_parameter_gradients(real *dparameters, const Pass *pass, const LinearMap *map, Segments segments,
                                     const real *parameters, const AttentionConfig *config) {
     for (int task = 0; task < config->B * config->NH; task++) {

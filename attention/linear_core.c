@@ -145,7 +145,7 @@ void linear_pack(Worker *worker, int task) {
 
 // ---- decay
 
-// Smaller powers are 0: they add nothing to a sum, and products with them would have to be denormal numbers, which are
+// Smaller powers count as 0: they add nothing to a sum, and products with them would be denormal numbers, which are
 // slow.
 static double power_or_zero(double power) {
     return power < 1e-30 ? 0 : power;
@@ -159,7 +159,8 @@ double linear_power(const Worker *worker, int distance) {
 void linear_set_decay(Worker *worker, int task) {
     worker->log_decay = attention_log_decay(worker->parameters, task % worker->config->NH, worker->config);
     if (!worker->fades) return;
-    double powers[2 * TILE] = {1}, next = exp((double)worker->log_decay); // decay^n, whose products with the first n follow
+    // powers[i] = decay^i; the first n, multiplied by decay^n, give the n after them.
+    double powers[2 * TILE] = {1}, next = exp((double)worker->log_decay);
     for (int n = 1; n < 2 * TILE; n *= 2, next *= next)
         for (int i = 0; i < n; i++) powers[n + i] = powers[i] * next;
     for (int i = 0; i < TILE; i++) worker->powers[i] = 0;
@@ -176,7 +177,7 @@ void linear_key_powers(real *power, const Worker *worker, int rows, int after) {
     for (int i = 0; i < TILE; i++) power[i] = (real)power_or_zero(last * worker->powers[TILE + rows - 1 - i]);
 }
 
-void linear_fade_rows(real *rows, const real *power, int n, int stride) {
+void linear_fade_rows(real *restrict rows, const real *restrict power, int n, int stride) {
     for (int i = 0; i < n; i++)
         for (int c = 0; c < stride; c++) rows[i * stride + c] *= power[i];
 }
@@ -236,15 +237,17 @@ double linear_fading(const Worker *worker, State state, int rows, real log_scale
     return factor;
 }
 
-// A decay near 1 is a factor near 1 thousands of times over, so what a float has no digits for is multiplied too. What
-// is left of a feature long gone is 0 in the end, and never a denormal number.
+// A decay near 1 is a factor near 1 applied thousands of times, so the digits of it that a float cannot hold count too.
+// What is left of a feature long gone ends as 0, never as a denormal number.
 static void scale_state(const Worker *worker, real *numbers, size_t n, double factor) {
     real high = (real)factor, low = (real)(factor - high);
-    for (size_t i = 0; !worker->fades && i < n; i++) numbers[i] *= high;
-    for (size_t i = 0; worker->fades && i < n; i++) {
-        real scaled = high * numbers[i] + low * numbers[i];
-        numbers[i] = real_abs(scaled) < (real)1e-37 ? 0 : scaled;
-    }
+    if (!worker->fades)
+        for (size_t i = 0; i < n; i++) numbers[i] *= high;
+    else
+        for (size_t i = 0; i < n; i++) {
+            real scaled = high * numbers[i] + low * numbers[i];
+            numbers[i] = real_abs(scaled) < (real)1e-37 ? 0 : scaled;
+        }
 }
 
 // Two loops: a choice within one would be made for every number.
@@ -269,7 +272,7 @@ void linear_add_to_state(Worker *worker, State state, double factor, const Linea
         int count = min_int(step, map->outer - from), width = count * inner;
         const real *phi = linear_expand(worker->phi, features, from, count, lanes, map->inner);
         real *vector = state.vector + (size_t)from * inner, *matrix = state.matrix + (size_t)from * inner * stride;
-        if (factor != 1) { // here, where the block is to be brought into the cache anyway
+        if (factor != 1) { // here, where the block comes into the cache anyway
             scale_state(worker, matrix, (size_t)width * stride, factor);
             scale_state(worker, vector, (size_t)width, factor);
         }
@@ -371,7 +374,7 @@ void linear_add_states(Worker *worker, State a, State b, int rows) {
     size_t n = linear_state_size(map, worker->HS) - 1;
     real factor = (real)linear_power(worker, rows);
     if (map->log_scaled) {
-        real faded = *b.log_scale; // row by row, as the queries' largest scales are made: to the bit
+        real faded = *b.log_scale; // row by row, as the queries' largest scales are: the same bits
         for (int row = 0; row < rows; row++) faded += worker->log_decay;
         double own = linear_fading(worker, a, 0, real_max(*a.log_scale, faded));
         if (own != 1) scale_state(worker, a.matrix, n, own);

@@ -40,7 +40,7 @@ typedef struct { // hands out pieces of a block; without a block it only counts
 
 typedef struct { // a tile of keys and values
     LinearFeatures features;
-    real *v; // (TILE, HS), as all rows of HS numbers here `stride` apart
+    real *v; // (TILE, HS); rows of HS numbers are `stride` apart here
     // for the backward pass
     LinearFeatures d;                  // gradients of the features ...
     real *d_outer_rows, *d_inner_rows; // ... and their part that comes from pairs: (TILE, outer), (TILE, inner)
@@ -56,11 +56,11 @@ typedef struct { // what one thread works with
     const LinearMap *map;
     const AttentionConfig *config;
     const real *constants, *parameters; // the layer's
-    int HS, stride; // of a head: its size, and that in whole vectors
+    int HS, stride; // the size of a head, and the same in whole vectors
     int backward;
     int chunk;            // rows
     real log_decay;       // of the current head; 0 without decay
-    int fades;            // scores are multiplied by powers of its decay; log_scaled maps have them in their scales
+    int fades;            // scores are multiplied by powers of its decay; log_scaled maps keep them in their scales
     real *powers;         // (3 TILE) decay^(i - TILE), 0 for i < TILE
     real *far_powers;     // (3 TILE) the same for a pair of tiles that are not neighbours
     real *packed;         // the constants of the current head
@@ -113,26 +113,28 @@ void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows ro
 
 // ---- decay: a score is multiplied by decay^distance
 //
-// A state counts every key as seen from the last row before the chunk: so a query of the chunk multiplies what it reads
-// by decay^(1 + rows of the chunk before it), a key enters with decay^(rows of the chunk after it), and the state itself
-// fades by decay^(rows of the chunk). The sums of queries mirror it. No power is above 1, and none is of a position.
+// A state counts every key as seen from the last row before the chunk. So a query of the chunk multiplies what it reads
+// by decay^(1 + rows of the chunk before it), a key enters with decay^(rows of the chunk after it), and the state
+// itself fades by decay^(rows of the chunk). The sums over queries mirror this. No power exceeds 1, and exponents are
+// distances, never positions.
 
 void linear_set_decay(Worker *worker, int task);
 double linear_power(const Worker *worker, int distance); // 1 where nothing fades
-// power (TILE) of a tile's queries with `before` rows of the chunk before them, of a tile's keys with `after` rows after
+// power (TILE) of a tile's queries, with `before` rows of the chunk before them, or of a tile's keys, with `after` rows
+// of the chunk after them
 void linear_query_powers(real *power, const Worker *worker, int before);
 void linear_key_powers(real *power, const Worker *worker, int rows, int after);
 // rows (n, HS) times the power of each; x (width, TILE) likewise
 void linear_fade_rows(real *rows, const real *power, int n, int stride);
 void linear_fade_columns(real *faded, const real *x, const real *power, int width, int lanes);
-// The power of key j and query i, which stands `distance` + i rows below the first key, is at [i - j].
+// The power of key j and query i, which is `distance` + i rows below the first key, is at [i - j].
 const real *linear_pair_powers(Worker *worker, int distance);
 
 // ---- phi = outer (x) inner, a block of it at a time
 
 // Outer features in one block.
 int linear_block_outers(const LinearMap *map);
-// Block of phi for the outer features [from, from + count): (count * inner, TILE). Without inner it is there already.
+// Block of phi for the outer features [from, from + count): (count * inner, TILE). Without inner it exists already.
 const real *linear_expand(real *phi, const LinearFeatures *features, int from, int count, int lanes, int inner);
 
 // ---- states
@@ -140,7 +142,7 @@ const real *linear_expand(real *phi, const LinearFeatures *features, int from, i
 size_t linear_state_size(const LinearMap *map, int HS);
 State linear_state_at(real *base, const LinearMap *map, int HS);
 void linear_clear_state(State state, const LinearMap *map, int HS);
-// The factor of a state for `rows` more rows; that of a log_scaled map is relative to `log_scale` afterwards.
+// The factor of a state for `rows` more rows; a log_scaled map's state is relative to `log_scale` afterwards.
 double linear_fading(const Worker *worker, State state, int rows, real log_scale);
 // matrix = factor * matrix + phi^T right, vector = factor * vector + phi^T weights, for features of `rows` rows with
 // right (rows, HS), weights (rows) or all ones.
@@ -157,17 +159,17 @@ void linear_set_relative_scale(const Worker *worker, LinearFeatures *features, c
 // ---- pairs of tiles
 
 // scores[j][i] = <outer(k_j), outer(q_i)> and inner_scores likewise, without the powers of `fades`. The query of column
-// i stands `distance` + i rows below the tile's first key; with distance 0 only i >= j is computed.
+// i is `distance` + i rows below the tile's first key; with distance 0 only i >= j is computed.
 void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int distance);
-// A query must not see keys further down.
+// A query must not see later keys.
 void linear_mask_future(real *tile, int key_rows, int lanes, int distance);
 
 // ---- denominators
 
-// Whether the floor has taken the place of a row's sum.
+// Whether the floor has replaced a row's sum.
 int linear_is_floored(real g, const LinearMap *map, const AttentionConfig *config);
 
-// ---- segments: when heads are fewer than threads, the rows of a head are shared out too
+// ---- segments: when there are fewer heads than threads, the rows of a head are shared out too
 
 typedef struct {
     int count; // segments of a sequence
@@ -180,12 +182,12 @@ Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig 
 // Numbers that the states at the segments' boundaries take, one for each segment of each head.
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config);
 State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker);
-// Scratch in numbers for the gradients of the heads' decays and of what they packed.
+// Scratch, in numbers, for the gradients of the heads' decays and of what they packed.
 size_t linear_decay_size(Segments segments, const AttentionConfig *config);
 size_t linear_packed_gradient_size(const LinearMap *map, const AttentionConfig *config);
 // Fills in the states before each segment. All threads of a parallel region call it together.
 void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv);
-// a += b, which is `rows` rows further away.
+// a += b, which is `rows` rows farther away.
 void linear_add_states(Worker *worker, State a, State b, int rows);
 
 #endif

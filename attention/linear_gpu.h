@@ -1,6 +1,6 @@
-// The one causal core of every linear attention on the GPU, and what a mechanism gives to it: the twin of linear.h.
+// The one causal core of every linear attention on the GPU, and what a mechanism provides: the twin of linear.h.
 //
-// The rows of a sequence are cut into chunks. Three steps do a pass, each parallel over all chunks of all heads:
+// The rows of a sequence are cut into chunks. A pass has three steps, each parallel over all chunks of all heads:
 //     the sum of phi(k) v^T over every chunk by itself;   matrix products
 //     the sums over all chunks before each one;           an exclusive scan
 //     outputs: phi(q) times that sum, plus the pairs of rows within the chunk.
@@ -21,12 +21,12 @@ extern "C" {
 #include "range.h"
 }
 
-// ---- what a mechanism gives
+// ---- what a mechanism provides
 
 typedef struct { // the rows at hand: `heads` * `sequences` * `length`, in this order
     int heads, sequences, length;
     int first_head;
-    int position; // in its sequence, of every first row
+    int position; // of each first row, in its sequence
 } LinearRowsGPU;
 
 static inline size_t linear_row_count(LinearRowsGPU rows) {
@@ -74,7 +74,7 @@ typedef struct { // the size of a batch of products: (rows, columns) = (rows, de
 void linear_gpu_multiply(float *out, int stride, size_t step, LinearOperand left, LinearOperand right,
                          LinearProduct size, float factor, int accumulate, int tensor_cores, cudaStream_t stream);
 
-// Whether the products of a map's features may be rounded so.
+// Whether the factors of a map's products may be rounded like that.
 static inline int uses_tensor_cores(const LinearMapGPU *map) {
     return sizeof(floatX) == 2 && !map->is_signed; // sums of signed scores cancel: they need all digits
 }
@@ -133,7 +133,7 @@ enum { LINEAR_SEGMENT_NUMBERS = 1 << 26 };
 extern size_t linear_gpu_segment_numbers;
 
 // Defines attention_gpu_NAME from `LinearMapGPU map_of(const AttentionConfig *)`. CORE(forward) is the function of that
-// name of the core that has `config`; likewise the others.
+// name in the core that serves `config`; likewise the others.
 #define MAPPED_GPU_ATTENTION(name, map_of, CORE)                                                                       \
     static size_t saved_size(const AttentionConfig *config) {                                                          \
         LinearMapGPU map = map_of(config);                                                                             \

@@ -1,4 +1,4 @@
-// The kernels between the matrix products of attention/linear.cu. Except where it is said, a warp works on one row.
+// The kernels between the matrix products of attention/linear.cu. Unless stated otherwise, a warp works on one row.
 #ifndef ATTENTION_LINEAR_KERNELS_CUH
 #define ATTENTION_LINEAR_KERNELS_CUH
 
@@ -64,7 +64,7 @@ __global__ static void relative_scale_kernel(float *q_factor, float *k_factor, c
     if (q_factor) q_factor[row] = scale_factor(before - here);
 }
 
-// (B * NH, T): the gradient of the common logarithm of all scores of a row; 0 but for delta.
+// (B * NH, T): the gradient of the log scale that all scores of a row share; 0 except for what delta brings in.
 __global__ static void scale_shares_kernel(float *shares, OutputGradient gradient, Segment segment) {
     size_t row = linear_row();
     if (row >= segment_rows(segment)) return;
@@ -203,7 +203,7 @@ __global__ static void score_gradient_kernel(PairScores pairs, Segment segment) 
 
 typedef struct {
     float *outer, *inner, *values; // (NH, rows, ...)
-    float *log_scale;              // (NH, rows) log_scaled maps, which have no inner features then
+    float *log_scale;              // (NH, rows) of log_scaled maps, which have no inner features
     int outers, inners, rows;
 } FeatureCache;
 
@@ -272,7 +272,7 @@ __device__ static inline float pending_score(LinearFeaturesGPU q, size_t row, Fe
 
 // numerator (rows, columns) of queries whose keys are in the cache already, the first of them in its row `first`: what
 // they find in the state and in the pending keys up to their own. A block has 32 columns of one row; its warps share
-// out the features, and the keys.
+// the features, and the keys.
 __global__ static void decode_kernel(float *numerator, DecodeCache cache, LinearFeaturesGPU q, int first,
                                      Segment segment) {
     __shared__ float scores[PENDING_KEYS], sums[LINEAR_WARPS][LINEAR_LANES];
@@ -304,8 +304,8 @@ __global__ static void decode_kernel(float *numerator, DecodeCache cache, Linear
     }
 }
 
-// The pending keys, PENDING_KEYS of them, enter `states`, the cache's own; they may hold anything where the cache has
-// none. A block has 32 columns of one head; its warps share out the features.
+// The pending keys, PENDING_KEYS of them, enter `states`, which are the cache's own; if it has none yet, they may hold
+// anything. A block has 32 columns of one head; its warps share the features.
 __global__ static void fold_kernel(float *states, DecodeCache cache, int columns) {
     __shared__ float values[PENDING_KEYS][LINEAR_LANES];
     FeatureCache pending = cache.pending;

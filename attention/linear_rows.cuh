@@ -14,7 +14,7 @@ typedef struct { // the rows of a segment, ordered by (head, sequence, chunk, ro
     int position;      // of row 0 of a sequence: when decoding, what came before
     int T;             // rows of a sequence
     int NH, HS;
-    int columns; // of an extended value (v, 1): HS + 1 filled up with zeros to a multiple of 8
+    int columns; // of an extended value (v, 1): HS + 1, padded with zeros to a multiple of 8
 } Segment;
 
 typedef struct { // one row of a segment
@@ -144,7 +144,7 @@ __device__ static inline float stabilised(float z, DenominatorRule rule) {
     return z + rule.delta;
 }
 
-// Whether the floor has taken the place of a row's sum.
+// Whether the floor has replaced a row's sum.
 __device__ static inline int is_floored(float g, DenominatorRule rule) {
     return rule.clamp ? g <= rule.delta : rule.is_signed && g == -rule.delta;
 }

@@ -4,7 +4,7 @@
 
 _Static_assert(TILE_LANES % LANES == 0, "lanes are whole vectors");
 
-// A function of its own: among the loops around it the strides would not stay in registers.
+// A function of its own: inlined into the loops around it, it would not keep the strides in registers.
 static __attribute__((noinline)) void multiply_sized(const Block *block, int rows, int width, int accumulate) {
     SumMode mode = accumulate ? SUM_IS_ADDED : SUM_OVERWRITES;
     if (width == BLOCK_COLUMNS)

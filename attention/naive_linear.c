@@ -14,7 +14,7 @@ static double stabilised(double z, int is_signed, const AttentionConfig *config)
     return is_signed && z < 0 ? fmin(z, -delta) : z + delta;
 }
 
-// A (T, T): the scores before they fade with distance; entries above the diagonal are not looked at
+// A (T, T): the scores before they fade with distance; entries above the diagonal are not read
 static void average(double *o, const double *A, const double *v, const double *parameters, int head, int T,
                     int is_signed, const AttentionConfig *config) {
     int d = config->HS;
@@ -125,8 +125,8 @@ static double largest(const double *a, int n, double so_far) {
     return so_far;
 }
 
-// Every row is divided by exp(largest exponent of the query + largest exponent of any key so far), so that delta
-// stands beside numbers of a known size. Exponents of keys fade with distance as their scores do.
+// Every row is divided by exp(largest exponent of the query + largest exponent of any key so far), so that delta is
+// added to numbers of a known size. Exponents of keys fade with distance as their scores do.
 static void softmax_scores(double *A, const double *q, const double *k, const double *omega, double log_gamma, int T,
                            const AttentionConfig *config) {
     int d = config->HS, M = config->M;

@@ -1,5 +1,6 @@
 // Attention with the scores <outer(q), outer(k)> <inner(q), inner(k)>^2 of a map whose inner features are unit vectors,
-// by the quadratic core: the equal linear attention would have a state of inner^2 / 2 columns for each outer feature.
+// by the quadratic core: the equivalent linear attention would have a state of inner^2 / 2 columns for each outer
+// feature.
 #ifndef ATTENTION_PAIRS_H
 #define ATTENTION_PAIRS_H
 

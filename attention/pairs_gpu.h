@@ -1,11 +1,11 @@
 // The quadratic core of maps on the GPU: attention with the scores
 //     <outer(q), outer(k)> <u_q, u_k>^2
-// of rows that have two parts, the features of a map and the vector u that the map leaves in x. The equal linear
+// of rows that have two parts, the features of a map and the vector u that the map leaves in x. The equivalent linear
 // attention would have a state of HS^2 / 2 columns for each feature.
 //
 // Rows of the features' width, thousands of numbers, do not fit into the shared memory of quadratic.cuh's tiles, and
-// neither do their gradients into registers. Here blocks of queries meet all keys that they see in cuBLAS's products,
-// and a kernel turns the two dot products of a pair into its score. Memory: O(T).
+// neither do their gradients into registers. Here cuBLAS multiplies blocks of queries with all keys that they see, and
+// a kernel turns the two dot products of a pair into its score. Memory: O(T).
 #ifndef ATTENTION_PAIRS_GPU_H
 #define ATTENTION_PAIRS_GPU_H
 

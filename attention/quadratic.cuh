@@ -1,10 +1,10 @@
-// The one tiled core of the quadratic attentions on the GPU, the twin of quadratic.c: the same rules, limits and saved
+// The one tiled core of the quadratic attentions on the GPU, the twin of quadratic.h: the same rules, limits and saved
 // numbers, O(T) memory. A mechanism is a type with the score of a pair; its .cu file makes the functions of struct
 // AttentionGPU from it: quadratic_gpu_forward<Score> and so on.
 //
 // A block has a tile of queries and goes through the keys tile by tile (forward, and backward for dq), or has a tile of
-// keys and goes through the queries (backward for dk and dv): nothing is added to by two blocks, so no atomics and the
-// same bits from run to run. Each warp has 16 rows of the tile; inside a tile it needs no other warp.
+// keys and goes through the queries (backward for dk and dv). No two blocks add to the same number: there are no
+// atomics, and the bits are the same from run to run. Each warp has 16 rows of the tile and needs no other warp there.
 //
 // q and k stay in shared memory as they came in; unit length and scale are factors of the dot products, in float. So
 // bf16 products are exact, and a bf16 build loses nothing by rounding unit vectors.
@@ -66,7 +66,7 @@ typedef struct {
 } Differentiate;
 
 typedef struct {
-    RowMeasures query_measures, key_measures; // in forward and backward both of `work`, in steps the keys' of the cache
+    RowMeasures query_measures, key_measures; // both in `work`; in steps the keys' are in the cache
     float *output_dots;                       // (B * NH, T)
     float *partials;                          // (NH, DECODE_SPLITS, padded head size + 2)
 } QuadraticWork;
@@ -243,8 +243,8 @@ __device__ float fold_row(Tiles &s, int row, int odd, int visible, float &level,
     return factor;
 }
 
-// One tile of queries of one head against all the keys that they see. (The 1 of the launch bounds: shared memory limits
-// the blocks of a multiprocessor anyway; without it the compiler would rather spill registers than have few blocks.)
+// One tile of queries of one head against all the keys that they see. (The 1 in the launch bounds: shared memory limits
+// the blocks of a multiprocessor anyway; without it the compiler would spill registers in order to fit more blocks.)
 template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<WIDTH>::THREADS, 1) attend(Attend a) {
     typedef AttendTiles<WIDTH> Tiles;
     extern __shared__ SharedBytes shared[];
@@ -315,7 +315,7 @@ template <int WIDTH> struct DifferentiateTiles { // shared memory
     ScoreTile<ROWS, COLUMNS> scores, slopes;
     RowNumbers row_numbers[ROWS], column_numbers[COLUMNS];
 
-    // At the end, the gradients of the rows in float, where tiles were that are not needed any more.
+    // At the end, the gradients of the rows in float, in the place of tiles that are no longer needed.
     static constexpr int gradient_stride = WIDTH + SCORE_PAD;
     __device__ float *gradient(int row) {
         static_assert(sizeof(Row) * (ROWS + 2 * COLUMNS) >= sizeof(float) * gradient_stride * ROWS, "no room");
@@ -412,7 +412,7 @@ __device__ float differentiate_rows(Sums &gradient, Tiles &s, int warp_row, int 
 }
 
 // The gradients of the 16 rows as they came in, from those of the rows as they take part, which are in shared memory:
-// C's unpack_gradient. Lanes 2r and 2r+1 know the pulls of row r.
+// the twin of unpack_gradient in quadratic_backward.c. Lanes 2r and 2r+1 know the pulls of row r.
 template <class Score, class Tiles>
 __device__ void write_gradient(floatX *to, Tiles &s, int warp_row, float pulls, int rows, const Differentiate &a) {
     int lane = threadIdx.x % 32, mine = warp_row + lane / 2;
@@ -514,8 +514,8 @@ template <int WIDTH> __device__ float dot_with_query(const floatX *query, const 
     return sum;
 }
 
-// A head's keys from split * keys_per_split on; each warp takes every fourth group of 32, a lane a key. Leaves the
-// level, the total and the weighted sums of the values in `partials`. (The 1 of the launch bounds: as with `attend`.)
+// A head's keys from split * keys_per_split on; each warp takes every fourth group of 32, one per lane. Leaves the
+// level, the total and the weighted sums of the values in `partials`. (The 1 in the launch bounds: as for `attend`.)
 template <class Score, int WIDTH>
 __global__ void __launch_bounds__(DECODE_THREADS, 1) decode(float *partials, Attend a, int keys_per_split) {
     constexpr int WARPS = DECODE_THREADS / 32;
@@ -575,7 +575,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) decode(float *partials, Att
 
 // ---- launching
 
-// Allows the kernel a block's tiles, which have to fit wherever we build for: sm_120 has 99 KB, others more.
+// Lets the kernel have a block's tiles, which must fit on every architecture we build for: the least has 99 KB.
 template <class Tiles, class Kernel> void allow_shared_memory(Kernel *kernel) {
     static_assert(sizeof(Tiles) <= 99 * 1024, "tiles too large");
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(Tiles)));

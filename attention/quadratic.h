@@ -1,16 +1,16 @@
 // The one tiled core of the quadratic attentions: every query looks at every key up to its own position, in tiles, so
-// that memory grows with T and never with T^2. A mechanism gives the score of a pair; how the scores of a row become
+// that memory grows with T and never with T^2. A mechanism defines the score of a pair; how the scores of a row become
 // weights is one of two rules:
 //
 //   NORMALIZER_SOFTMAX   weight = exp(score) / sum of the row's; a running maximum keeps it in range
 //   NORMALIZER_KERNEL    weight = score / (sum of the row + delta), for scores that are never negative
 //
 // With decay a kernel's score is multiplied by a factor of the head's own for every token of distance; softmax adds the
-// factor's logarithm to the exponent. Factors below LEAST_FADE count as 0: keys so far away are skipped like those
-// outside of a window. Tiles that no query of theirs sees cost nothing.
+// factor's logarithm to the exponent. Factors below LEAST_FADE count as 0: keys that far away are skipped like those
+// outside a window. Tiles in which no query sees a key cost nothing.
 //
 // Two numbers per row are kept for backward: the maximum and what to divide by. The log-sum-exp, their one-number form,
-// would not do: of scores in the hundreds, which kernels have, it keeps the weights to five digits only.
+// would not do: for scores in the hundreds, which kernels have, it would leave the weights only five digits.
 //
 // The range of what comes in, q, k, v and dout, is limited (range.h); scores and their derivatives stop at limits of
 // their own.
@@ -29,7 +29,7 @@
 // What is left of a score at the end of a head's reach. Far above the least float, so that products with it have all
 // their digits and take no longer than others.
 #define LEAST_FADE 1e-30
-// Weights that are divided only at the end of a row are rescaled when one of them passes this.
+// Weights, which are divided only at the end of a row, are rescaled when one of them exceeds this.
 #define LARGEST_WEIGHT ((real)1e10)
 // |q|^2 + |k|^2 - 2<q,k> loses digits when q is near k: below this part of |q|^2 + |k|^2 the distance is summed
 // directly.
@@ -57,13 +57,13 @@ typedef struct {
 size_t quadratic_saved_size(const AttentionConfig *config);
 size_t quadratic_work_size(const AttentionConfig *config);
 size_t quadratic_cache_size(const AttentionConfig *config);
-double quadratic_flops(const AttentionConfig *config); // of the matrix products, as is the custom
+double quadratic_flops(const AttentionConfig *config); // of the matrix products, as is customary
 double quadratic_keys_per_query(const AttentionConfig *config); // the mean over the causal rows
 // The same for a kernel with a map.
 size_t quadratic_work_size_of(const QuadraticKernel *kernel, const AttentionConfig *config);
 size_t quadratic_cache_size_of(const QuadraticKernel *kernel, const AttentionConfig *config);
 
-// config->chunk sets the rows of a tile (0: the size that measured best); the tests use it.
+// config->chunk sets the rows of a tile (0: the default); the tests use it.
 void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, const real *parameters,
                        real *work, const AttentionConfig *config);
 void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, real *dparameters, const real *dout, const real *qkv,

@@ -43,7 +43,7 @@ static inline int tile_last_query(const Tile *tile, int j) {
 // Rows are (n, width). Panels are the same numbers transposed in groups of PANEL rows: (n / PANEL, width, PANEL), so
 // that a product over `width` runs along vectors and needs no sum across one.
 
-// scores (queries, keys) = rows (queries, width) . panels (keys)^T; entries that nobody sees may be left as they were.
+// scores (queries, keys) = rows (queries, width) . panels (keys)^T; entries that no query sees may stay as they were.
 void tile_scores(real *scores, const real *rows, const real *panels, const Tile *tile);
 
 // out (queries, width) += weights (queries, keys) . rows (keys, width); the weights of keys that a query does not see

@@ -1,5 +1,5 @@
 // The range of what comes in, the same for every attention on both devices: no finite input, however huge, gives
-// anything that is not finite, and what went wrong before attention is seen after it.
+// anything that is not finite, and what went wrong before attention still shows after it.
 #ifndef ATTENTION_RANGE_H
 #define ATTENTION_RANGE_H
 
@@ -13,7 +13,7 @@ static inline real limited(real x, real limit) {
     return below < -limit ? -limit : below;
 }
 
-// A number as it takes part: in range; infinity and NaN become NaN, one and the same, for code that looks at its bits.
+// A number as it takes part: in range; infinity and NaN become one NaN, always the same bits.
 static inline real limited_input(real x) {
     return x - x == 0 ? limited(x, LARGEST_INPUT) : (real)NAN;
 }

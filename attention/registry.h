@@ -1,5 +1,5 @@
-// The registry: one line per mechanism, in the order of tables and messages. From here come the table of the CPU
-// (attention.c), that of the GPU (attention_gpu.cu), the naive twins' (naive_*.c) and what the tests go through.
+// The registry: one line per mechanism, in the order of tables and messages. The tables of the CPU (attention.c), of
+// the GPU (attention_gpu.cu) and of the naive twins (naive_*.c) are made from it, and the tests go through it.
 // X(symbol): attention/symbol.c defines attention_symbol, attention/symbol.cu attention_gpu_symbol.
 #ifndef ATTENTION_REGISTRY_H
 #define ATTENTION_REGISTRY_H

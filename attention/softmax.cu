@@ -18,7 +18,7 @@ static constexpr AttentionGPU tiled = {
 
 extern const AttentionGPU attention_gpu_softmax_tiled = tiled;
 
-// With cuDNN, training in bf16 goes through that: softmax_cudnn.cu.
+// With cuDNN, training in bf16 goes through softmax_cudnn.cu instead.
 #if !defined(USE_CUDNN) || !defined(PRECISION_BF16)
 extern const AttentionGPU attention_gpu_softmax = tiled;
 #endif

@@ -3,8 +3,8 @@
 // beyond 1e15 may give NaN.
 //
 // The fused attention is called through cuDNN's graph interface: a graph names the tensors with their shapes and
-// strides and the one operation between them; cuDNN makes a plan of it, once for each shape. There is nothing for the
-// device in this file: nvcc's passes for the architectures skip it, for the header is large.
+// strides and the one operation between them; cuDNN makes a plan of it, once for each shape. There is no
+// device code in this file: nvcc's passes for the architectures skip it, because the header is large.
 #if defined(USE_CUDNN) && defined(PRECISION_BF16) && !defined(__CUDA_ARCH__)
 #include "quadratic.cuh"
 
@@ -128,8 +128,8 @@ static std::string make_plan(Plan &plan, const AttentionConfig *c, bool backward
 static std::string known_refusal(const AttentionConfig *config) {
     if (config->HS > 128 || config->HS % 8) return "heads are not a multiple of 8, at most 128";
     if (config->T == 1) return "a single row is decoding to it, without a mask";
-    // Its backward then reads past the end of K and V when a CUDA graph is replayed. Whether there will be graphs is
-    // not known here.
+    // Its backward would read past the end of K and V when a CUDA graph is replayed, and whether there will be graphs
+    // is not known here.
     if (cudnnGetVersion() < 91501 && config->T % 128) return "before 9.15.1 the sequence has to be a multiple of 128";
     if (!handle()) return "it does not start: its version has to match the driver and the CUDA toolkit";
     return "";

@@ -4,7 +4,7 @@
 //     slay*3,softmax                   three layers of slay, one of softmax, and so on
 //     slay*3:decay=learned,softmax:window=64
 //
-// An option on the command line (--decay learned) is for every entry that has it, one within an entry for that entry.
+// An option on the command line (--decay learned) applies to every entry that has it, one within an entry to that one.
 #ifndef ATTENTION_STACK_H
 #define ATTENTION_STACK_H
 
@@ -13,7 +13,7 @@
 typedef struct {
     const Attention *attention;
     AttentionConfig config;
-    int layers; // in a row that have it
+    int layers; // how many in a row
 } StackEntry;
 
 enum { STACK_ENTRIES_MAX = 16 };
@@ -49,9 +49,9 @@ static inline const AttentionConfig *attention_stack_sizes(const AttentionStack 
 const char *attention_stack_name(const AttentionStack *stack, char *text, size_t size); // "slay*3,softmax"
 // Whether it is GPT-2's own attention, so that the model may be called a GPT-2.
 int attention_stack_is_gpt2(const AttentionStack *stack);
-// Whether decoding can go on for ever: no cache grows with the positions, and no position is beyond a mechanism.
+// Whether decoding can go on forever: no cache grows with the positions, and every position means something.
 int attention_stack_is_endless(const AttentionStack *stack);
-// Whether a mechanism gives positions beyond max_T no meaning.
+// Whether there is a mechanism to which positions beyond max_T mean nothing.
 int attention_stack_has_horizon(const AttentionStack *stack);
 size_t attention_stack_work_size(const AttentionStack *stack); // the largest of its entries
 uint64_t attention_stack_floored_rows(const AttentionStack *stack);

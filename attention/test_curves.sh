@@ -4,7 +4,7 @@
 #   attention/test_curves.sh [NAME]...            last line: `N passed, N failed`
 #   attention/test_curves.sh --write [NAME]...    makes the curves anew, after a change that is meant to change the losses
 # Names: the curves to make; all when none is given.
-# Other machines round otherwise, and training magnifies that: the bound is BOUND nats, and WIDE_BOUND for attentions with
+# Rounding differs between machines, and training magnifies that: the bound is BOUND nats, and WIDE_BOUND for attentions with
 # signed scores, whose divisors can be near zero.
 cd "$(dirname "$0")/.." || exit 1
 fixture=dev/fixtures/curves.tsv

@@ -214,18 +214,17 @@ static void test_nan_in_the_input_is_not_hidden(void) {
     }
 }
 
-// One bad number is seen in every row that sees it (and may be in a few before, since 0 times NaN is NaN): by chunks,
+// One bad number shows in every row that sees it (and perhaps in a few before, since 0 times NaN is NaN): by chunks,
 // pair by pair, when decoding, and in the gradients of its own row.
 static void check_bad_number(Case *c, size_t row, size_t part, real bad) {
     size_t C = (size_t)c->config.C, T = (size_t)c->config.T,
-           last = part ? T : row + 1; // a query is its own row's alone
+           last = part ? T : row + 1; // a query matters only to its own row
     real *cache = test_buffer(c->attention->cache_size(&c->config)), *stepped = test_buffer(c->numbers);
     fill_inputs(c);
     c->qkv[row * 3 * C + part * C + 3] = bad;
     run_backward(c);
     run_step(c, stepped, cache, 0, 70, c->qkv);
-    for (size_t t = 70; t < T; t++)
-        run_step(c, stepped + t * C, cache, (int)t, 1, c->qkv + t * 3 * C);
+    for (size_t t = 70; t < T; t++) run_step(c, stepped + t * C, cache, (int)t, 1, c->qkv + t * 3 * C);
     for (size_t t = row; t < last; t++)
         CHECK_VARIANT(c->variant, !all_finite(c->out + t * C, C) && !all_finite(stepped + t * C, C));
     CHECK_VARIANT(c->variant, !all_finite(c->dqkv + row * 3 * C, 3 * C));
@@ -272,7 +271,7 @@ static void test_floored_rows_are_counted(void) {
     free_case(&c);
 }
 
-// Sums that are negative and no floor replaced: they are counted all the same.
+// Negative sums are counted even where no floor replaced them.
 static void test_negative_sums_are_counted(void) {
     Variant variant = {"rff", "rff", 1, "--M 4 --delta 1e-30", 0, 0};
     for (int denominator = DENOMINATOR_ADD; denominator <= DENOMINATOR_CLAMP; denominator++) {
@@ -412,7 +411,7 @@ static void test_slay_tensors(void) {
     }
     CHECK_CLOSE(mean * 2.001, 1, 0.05);
     CHECK_CLOSE(squares * 2.001 * 2.001, 2, 0.2);
-    // the parameters' first values are what would be drawn for constants
+    // the parameters' first values are what would be drawn as constants
     CHECK(c.parameter_count == 0 && of_learned.parameter_count == NH + 2 * NH * M * HS);
     CHECK(!memcmp(tensor_named(&of_learned, "flat_anchors"), anchors, NH * M * HS * sizeof(real)));
     CHECK(!memcmp(tensor_named(&of_learned, "omega"), tensor_named(&c, "omega"), NH * M * HS * sizeof(real)));
@@ -427,8 +426,8 @@ static void test_slay_tensors(void) {
 enum { COSINES = 5 };
 static const double cosines[COSINES] = {-1, -0.7, -0.4, 0, 0.3};
 
-// The mean scores of pairs of unit vectors with these cosines over many drawings of slay's tensors. A sequence of one
-// pair has its score, but for delta, as its denominator.
+// The mean scores of pairs of unit vectors with these cosines, over many draws of slay's tensors. In a sequence of one
+// pair the denominator is the pair's score, apart from delta.
 static void mean_scores(double mean[COSINES], const char *options, int draws) {
     enum { D = 8 };
     Variant variant = {options, "slay", 0, options, 0, 0};
@@ -448,7 +447,7 @@ static void mean_scores(double mean[COSINES], const char *options, int draws) {
 }
 
 // The flat fusion estimates the anchors' kernel with the whole integral over s, Rademacher's products x^2 times the
-// quadrature, here of one node. Above x = -1/4 the flat features' products have no finite variance, and their mean is
+// quadrature, here with one node. Above x = -1/4 the flat features' products have no finite variance, and their mean is
 // slow to settle.
 static void test_slay_estimates_its_kernel(void) {
     static const double bounds[COSINES] = {0.005, 0.01, 0.02, 0.05, 0.2};

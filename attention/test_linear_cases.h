@@ -67,8 +67,7 @@ static inline Case make_case(const Variant *variant, int B, int T, int NH, int H
 }
 
 static inline void free_case(Case *c) {
-    real *all[] = {c->qkv,  c->dqkv,      c->out,        c->dout,       c->saved,
-                   c->work, c->constants, c->parameters, c->dparameters};
+    real *all[] = {c->qkv, c->dqkv, c->out, c->dout, c->saved, c->work, c->constants, c->parameters, c->dparameters};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
@@ -112,7 +111,7 @@ static inline real *copy_of(const real *numbers, size_t n) {
     return copy;
 }
 
-// CHECK with the variant's name in the complaint.
+// CHECK with the variant's name in the message.
 #define CHECK_VARIANT(variant, condition)                                                                              \
     do {                                                                                                               \
         int holds_ = (condition);                                                                                      \

@@ -19,11 +19,9 @@ typedef struct {
 
 #ifdef PRECISION_BF16
 // Inputs are rounded before either side sees them. Outputs and gradients are rounded once at the end, to 8 bits, and
-// the backward pass starts from rounded outputs; products round their factors to 10 bits. Found: 3.5e-3, 2.7e-2,
-// 3.6e-3.
+// the backward pass starts from rounded outputs; products round their factors to 10 bits.
 static const Bounds twin_bounds = {5e-3, 4e-2, 8e-3};
-// One side alone has the inputs rounded, which moves sums of signed scores most. Found: 6.3e-3, 9.4e-3, 6e-3; of signed
-// scores 2.5e-2, 4.5e-2, 1.8e-2.
+// Only one side rounds the inputs, which moves sums of signed scores most.
 static const Bounds fixture_bounds = {1e-2, 2e-2, 1.2e-2}, signed_fixture_bounds = {4e-2, 6e-2, 4e-2};
 #else
 static const Bounds twin_bounds = {1e-5, 1e-5, 1e-5}, fixture_bounds = twin_bounds, signed_fixture_bounds = twin_bounds;
@@ -111,8 +109,8 @@ static float rounded(double x) {
 }
 
 // Every fourth key lies near its own query, as pairs do that a kernel has learnt to match. Rows for rff are of length 2
-// whatever the head size, so that its kernel exp(-|q - k|^2 / 2) is no zero: what is left of it for long ones are
-// cosines of large angles that cancel, to rounding errors.
+// whatever the head size, so that its kernel exp(-|q - k|^2 / 2) is not zero: with long rows all that is left of it is
+// cosines of large angles, which cancel down to rounding errors.
 static void fill_inputs(Case *c) {
     size_t C = (size_t)c->config.C;
     double length = strcmp(c->variant->name, "rff") ? 1 : 2 / sqrt(c->config.HS);
@@ -214,7 +212,7 @@ static double largest(const float *numbers, size_t rows, size_t width, size_t fr
     return found;
 }
 
-// Rows whose sum of scores is small beside the largest of their head are noise where digits cancel in it: a sum of
+// Rows whose sum of scores is small compared with the largest of their head are noise if digits cancel in it: a sum of
 // signed scores can be anything, and the exact square of <u, w> has lost what cancelled there, which is all of it for a
 // query that is orthogonal to its only key. They are left out, by a gradient of 0 and, in `out`, by the expected
 // number.
@@ -328,7 +326,7 @@ static void test_fixtures(void) {
     linear_gpu_segment_numbers = LINEAR_SEGMENT_NUMBERS;
     char group[64];
     for (int i = 0; fixture_group(group, sizeof group, &file, &i); i++)
-        if (metadata_number(&file, group, "fusion") != FUSION_FLAT) check_fixture(&file, group); // the CPU's alone
+        if (metadata_number(&file, group, "fusion") != FUSION_FLAT) check_fixture(&file, group); // only the CPU has it
     safetensors_close(&file);
 }
 
@@ -352,7 +350,7 @@ static void test_many_chunks(void) {
     compare_all(shape);
 }
 
-// The lengths of the four tests above with the head sizes that they lack.
+// The lengths of the four tests above, with the head sizes that they lack.
 static void test_narrow_heads(void) {
     compare_all({1, 63, 3, 32, 0, 0});
     compare_all({3, 65, 1, 32, 16, 0});
@@ -375,7 +373,7 @@ static void test_odd_head_size(void) {
     compare_all(shape);
 }
 
-// One head of one sequence: what a row too many would read is past the end of the tensors.
+// One head of one sequence: reading one row too many would go past the end of the tensors.
 static void compare_one_sequence_of_odd_chunks(int is_slay) {
     Shape shape = {1, 29, 1, 5, 13, 0};
     for (int v = 0; v < VARIANTS; v++)
@@ -388,8 +386,8 @@ static void test_one_sequence_of_odd_chunks_of_slay(void) {
     compare_one_sequence_of_odd_chunks(1);
 }
 
-// More rows than running_max_kernel has threads, of which each has several rows then; and many segments, over whose
-// keys the backward pass goes twice.
+// More rows than running_max_kernel has threads, so that each has several; and many segments, whose keys the backward
+// pass goes over twice.
 static void test_long_running_maximum(void) {
     static const Shape shapes[] = {{1, 300, 1, 8, 32, 0}, {1, 45, 1, 8, 8, 4000}};
     for (Shape shape : shapes)
@@ -454,7 +452,7 @@ static void test_prefill_in_segments(void) {
     for (int v = 0; v < VARIANTS; v++) check_decoding(&variants[v], shape, prefill);
 }
 
-// The cache has no room after the last position, and chunks are not full: what a row too many would write is another
+// The cache has no room after the last position, and chunks are not full: one row too many would overwrite another
 // head's.
 static void test_decoding_fills_the_cache(void) {
     Shape shape = {1, 37, 3, 12, 8, 0};
@@ -478,8 +476,8 @@ static void test_decoding_of_wide_heads(void) {
     }
 }
 
-// Thousands of rows after the last ones: a state that many chunks have gone into, a maximum that has been running for
-// long, a position far along cosformer's quarter of a circle.
+// Thousands of rows: a state that many chunks have entered, a maximum that has been running for long, a position far
+// along cosformer's quarter of a circle.
 static void test_decoding_far_into_a_sequence(void) {
     static const char *const labels[] = {"cosformer", "favor exp", "slay"};
     for (int v = 0; v < VARIANTS; v++)
@@ -503,7 +501,7 @@ static void test_decoding_keeps_the_digits_of_long_sums(void) {
     free_case(&c);
 }
 
-// Positions given in pieces of any length; states are written once for each full tile of 64 keys and by nothing else.
+// Positions given in pieces of any length; states are written once for each full tile of 64 keys, never otherwise.
 static void test_decoding_in_pieces(void) {
     static const Prefill prefills[] = {{63, 2}, {1, 63}, {65, 63}, {20, 110}, {3, 190}, {64, 128}};
     for (int v = 0; v < VARIANTS; v++)
@@ -692,7 +690,7 @@ static void test_nan_in_the_input_is_not_hidden(void) {
     }
 }
 
-// One bad number is seen in every row that sees it, by chunks and when decoding, and in the gradients of its own row.
+// One bad number shows in every row that sees it, by chunks and when decoding, and in the gradients of its own row.
 static void check_bad_number(Case *c, size_t row, size_t part, float bad) {
     size_t C = (size_t)c->config.C, T = (size_t)c->config.T, last = part ? T : row + 1;
     c->qkv[row * 3 * C + part * C + 3] = bad;
@@ -766,7 +764,7 @@ static void test_negative_sums_are_counted(void) {
 // ---- memory
 
 // 131072 tokens at batch 1, embedding 256, 8 heads: under 1 GB with the tensors themselves, forward in both precisions
-// and backward in bf16. In fp32 the eight tensors of backward alone have 1.07 GB; there its own numbers stay below.
+// and backward in bf16. In fp32 the eight tensors of backward alone take 1.07 GB; its own numbers stay below 1 GB.
 static void test_long_sequences_need_little_memory(void) {
     Variant slay = {"slay", "slay", 0, "", 0, 0};
     const AttentionGPU *gpu = attention_gpu_find(slay.name);
@@ -776,7 +774,7 @@ static void test_long_sequences_need_little_memory(void) {
     double numbers = (double)gpu->work_size(&config) + (double)gpu->saved_size(&config);
     double tensors = (double)sizeof(floatX) * 131072 * (3 + 1) * 256; // qkv and out; their gradients are as large
     CHECK(numbers * sizeof(float) + (sizeof(floatX) == 2 ? 2 : 1) * tensors < 1e9);
-    config.T = 262144; // twice the length is at most a little more
+    config.T = 262144; // twice the length takes at most a little more
     CHECK(gpu->work_size(&config) * sizeof(float) < 1e9);
 }
 

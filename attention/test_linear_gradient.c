@@ -45,7 +45,7 @@ static double loss(Case *c) {
     return sum;
 }
 
-// Fourth-order central differences. Signed variants are left to rows whose sums are not near zero.
+// Fourth-order central differences. Signed variants are checked only in rows whose sums are not near zero.
 static double finite_difference(Case *c, real *number) {
     const double h = 1e-4;
     double kept = *number, value[4];
@@ -159,7 +159,7 @@ static void test_decoding_in_pieces(void) {
             run_forward(&c);
             for (int i = 0, t = 0; pieces[p][i]; t += pieces[p][i++]) {
                 memcpy(kept, cache, size * sizeof(real));
-                for (int other = 1; other >= 0; other--) { // first another text, of which nothing is to be left
+                for (int other = 1; other >= 0; other--) { // first another text, of which nothing must remain
                     memcpy(cache, kept, size * sizeof(real));
                     run_step(&c, out + (size_t)t * row / 3, cache, t, pieces[p][i],
                              c.qkv + (size_t)(other ? 0 : t) * row);

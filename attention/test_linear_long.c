@@ -1,5 +1,5 @@
-// slay over 131072 positions in single precision, with and without decay: forward, backward and decoding keep the digits
-// of a recurrence in double precision, which sums up features one position after the other.
+// slay over 131072 positions in single precision, with and without decay: forward, backward and decoding keep the
+// digits of a recurrence in double precision, which sums up features one position after the other.
 #include "test_linear_cases.h"
 
 enum { T = 131072, HS = 16, COLUMNS = HS + 1, R = 2, M = 3, P = 4, F = R * M * P };
@@ -17,12 +17,12 @@ typedef struct { // a case: the decay is the logistic function of `logit`; infin
     double logit, output_tolerance, gradient_tolerance;
 } Fading;
 // From 0.001, where an output is so nearly its own value that its slopes are small differences, to as near to 1 as
-// floats come.
+// floats get.
 static const Fading fadings[] = {{INFINITY, 6e-6, 2e-5}, {-7, 6e-6, 1e-3}, {0, 1e-5, 2e-5},
                                  {4, 6e-6, 2e-5},        {9, 6e-6, 2e-5},  {17, 6e-6, 2e-5}};
 static Fading fading;
 static double decay;
-static double d_log_decay, d_log_decay_size; // its gradient, and the sum of the magnitudes of what that sums up
+static double d_log_decay, d_log_decay_size;  // its gradient, and the sum of the magnitudes of what that sums up
 static double *out, *denominators;            // (T, HS), (T)
 static double states[PLACES][F][COLUMNS];     // sums of phi(k) (v, 1)^T up to each place
 static double query_sums[PLACES][F][COLUMNS]; // sums of phi(q) gamma^T from each place on
@@ -216,8 +216,7 @@ static void test_backward(void) {
 static void test_decoding(void) {
     real *cache = test_buffer(c.attention->cache_size(&c.config)), *found = test_buffer(c.numbers);
     renew_work(&c);
-    for (int t = 0; t < T; t++)
-        run_step(&c, found + (size_t)t * HS, cache, t, 1, c.qkv + (size_t)t * 3 * HS);
+    for (int t = 0; t < T; t++) run_step(&c, found + (size_t)t * HS, cache, t, 1, c.qkv + (size_t)t * 3 * HS);
     check_outputs(found, "decoded");
     free(cache);
     free(found);

@@ -278,7 +278,7 @@ static void same_bits_from_any_number_of_threads(void) {
 #endif
 }
 
-// Where one row of q or k is special; the outputs stay averages of v, so none is beyond the largest v.
+// One row of q or k is special; the outputs stay averages of v, so none exceeds the largest v.
 static void check_extreme(Case *c, double q_scale, double k_scale, int equal) {
     size_t C = c->config.C, rows = c->numbers / C;
     double largest = 0;
@@ -504,7 +504,7 @@ static void a_window_streams(void) {
     }
 }
 
-static long rows_visited; // by tiles, each for itself
+static long rows_visited; // by tiles, each counted by itself
 
 static void count_scores(real *score, const real *dot, const real *distance, int n, const AttentionConfig *config) {
     (void)distance, (void)config;

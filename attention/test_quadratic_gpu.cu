@@ -18,8 +18,7 @@ extern "C" {
 extern const AttentionGPU attention_gpu_softmax_tiled;
 
 // In bf16 the results are rounded (2^-9 of each number), and so are the weights and slopes inside. Steep kernels
-// magnify what the rounding of `out` does to <dout, v> - <dout, out>. Rows decoded at odd lengths were found to differ
-// from the C twin's by 1e-6, in bf16 by 0.0035.
+// magnify what the rounding of `out` does to <dout, v> - <dout, out>.
 #ifdef PRECISION_BF16
 static const double FORWARD_BOUND = 6e-3, BACKWARD_BOUND = 2e-2, STEP_BOUND = 6e-3, SAVED_BOUND = 1e-5,
                     STEEP_BOUND = 6e-2, DECODE_BOUND = 8e-3;
@@ -32,7 +31,7 @@ typedef std::vector<float> Numbers;
 
 // ---- device memory
 
-template <class Number> struct Device { // freed where its name ends
+template <class Number> struct Device { // freed at the end of its scope
     Number *data;
     size_t count;
     explicit Device(size_t n) : data(NULL), count(n) { cuda_check(cudaMalloc((void **)&data, n * sizeof(Number))); }
@@ -54,7 +53,7 @@ template <class Number> struct Device { // freed where its name ends
     void fill(int byte) { cuda_check(cudaMemset(data, byte, count * sizeof(Number))); }
 };
 
-// The numbers as floatX has them: both sides get the same.
+// Rounds the numbers to floatX, so that both sides get the same.
 static void round_inputs(Numbers &numbers) {
     for (float &x : numbers) x = to_float(from_float<floatX>(x));
 }
@@ -63,7 +62,7 @@ static void round_inputs(Numbers &numbers) {
 
 #define variants quadratic_variants
 
-// The kernels of this project, also where softmax as it ships is cuDNN's.
+// The kernels of this project, even where softmax as it ships is cuDNN's.
 static const AttentionGPU *tiled_kernels(const Variant &variant) {
     const AttentionGPU *gpu = attention_gpu_find(variant.name);
     return gpu->cpu == attention_gpu_softmax_tiled.cpu ? &attention_gpu_softmax_tiled : gpu;
@@ -189,7 +188,7 @@ static void the_same_as_the_c_twins_with_wide_heads(void) {
     odd_sizes(128);
 }
 
-// The same kernels, or cuDNN's, where that is built in; what cuDNN saves is its own affair.
+// The same kernels, or cuDNN's where that is built in; what cuDNN saves is its own business.
 static void softmax_as_it_ships(void) {
     const Variant &softmax = variants[0];
     for (Case found : {Case(softmax, 2, 65, 3, 64), Case(softmax, 1, 130, 2, 20)}) {
@@ -231,8 +230,7 @@ static void read_heads(Numbers &to, const Safetensors *file, const char *variant
     for (size_t i = 0; i < 2 * 53 * 8; i++) to[i / 8 % 53 * stride + column + i / (53 * 8) * 8 + i % 8] = heads[i];
 }
 
-// The fixture comes from float64. What bf16 makes of its inputs moves the results of steep kernels: by
-// 0.009 and 0.026.
+// The fixture comes from float64. Rounding its inputs to bf16 moves the results of steep kernels.
 static void fixture_data(void) {
     const double forward = sizeof(floatX) == 4 ? 1e-5 : 0.02, backward = sizeof(floatX) == 4 ? 1e-5 : 0.06;
     Safetensors file;
@@ -314,7 +312,7 @@ static void decoding_of_wide_heads(void) {
     decode_odd_lengths(128);
 }
 
-// After the rows of so small a cache there is less than the width of a tile: a kernel that reads past a head leaves it.
+// Past the rows of so small a cache there is less than the width of a tile: a kernel that reads past a head leaves it.
 static void steps_with_a_small_cache(void) {
     for (const Variant &variant : variants) {
         Case whole(variant, 1, 3, 1, 80);
@@ -378,7 +376,7 @@ static void decoding_far_into_a_sequence(void) {
     }
 }
 
-// The kernel normaliser's level rises above 1 only where weights up to 1e10 are behind it already, which must not be
+// The kernel normaliser's level rises above 1 only after weights of up to 1e10 have been summed, which must not be
 // lost: two keys a little off the queries have scores of 3e9, then one in a later tile equals them and has 1.4e10.
 static void levels_rise_with_weights_behind_them(void) {
     enum { T = 150, HS = 20 };
@@ -387,7 +385,7 @@ static void levels_rise_with_weights_behind_them(void) {
         float *q = &found.qkv[(size_t)t * 3 * HS], *k = q + HS;
         for (int d = 0; d < HS; d++) {
             if (t >= 80) q[d] = 13.75f;
-            if (t == 3 || t == 40 || t == 100) k[d] = d || t == 100 ? 13.75f : 13.8125f; // both are numbers of bf16
+            if (t == 3 || t == 40 || t == 100) k[d] = d || t == 100 ? 13.75f : 13.8125f; // both are exact in bf16
         }
     }
     Case expected = found;
@@ -451,7 +449,7 @@ static void same_bits_from_run_to_run(void) {
     }
 }
 
-// Where every third row of q or k is special; the outputs stay averages of v, so none is beyond the largest v.
+// Every third row of q or k is special; the outputs stay averages of v, so none exceeds the largest v.
 static void check_extreme(const Variant &variant, int T, double q_scale, double k_scale, bool equal) {
     Case c(variant, 1, T, 2, 16);
     size_t C = c.config.C;
@@ -571,7 +569,7 @@ static void bad_input_is_seen(void) {
     }
 }
 
-// A head's bad numbers are no other head's business.
+// A head's bad numbers do not reach other heads.
 static void heads_do_not_touch_each_other(void) {
     for (const Variant &variant : variants) {
         Case c(variant, 1, 10, 2, 5);

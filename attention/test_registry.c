@@ -185,7 +185,7 @@ typedef struct {
 static const Entry entries[] = {QUADRATIC_ATTENTIONS(QUADRATIC_ENTRY) LINEAR_ATTENTIONS(LINEAR_ENTRY)};
 enum { ENTRIES = sizeof entries / sizeof entries[0] };
 
-// Complains of every mechanism without it.
+// Reports every mechanism without it.
 static void check_all_have(int (*has)(const Entry *), const char *what, const char *where) {
     for (int i = 0; i < ENTRIES; i++) {
         char complaint[200];
@@ -194,7 +194,7 @@ static void check_all_have(int (*has)(const Entry *), const char *what, const ch
     }
 }
 
-// Whether the file has a line with `before`, the word and `after` in this order next to each other.
+// Whether the file has a line with `before`, the word and `after` directly after one another.
 static int file_contains(const char *path, const char *before, const char *word, const char *after) {
     char line[8192], wanted[300];
     int found = 0;
@@ -267,7 +267,7 @@ static void every_mechanism_has_a_loss_curve(void) {
     check_all_have(has_curve, "loss curve", "attention/test_curves.sh --write NAME");
 }
 
-// Text, so that it is seen where no .cu file can be compiled.
+// Looks at the text, so that it works where no .cu file can be compiled.
 static int has_gpu_side(const Entry *entry) {
     char path[80];
     snprintf(path, sizeof path, "attention/%s.cu", entry->symbol);

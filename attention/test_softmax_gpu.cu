@@ -101,8 +101,8 @@ static void decoding(void) {
     CHECK_CLOSE(worst(layer.out.fetch(), layer.out.host), 0, FORWARD_BOUND);
 }
 
-// The harness's cuDNN can be an old one, which lacks what we ask for: then the tiled kernel does everything, to the
-// bit. Shapes of their own, because choices are kept.
+// The harness's cuDNN can pose as an old one, which lacks what we ask for: then the tiled kernel does everything, bit
+// for bit. Each has a shape of its own, because choices are kept.
 #if defined(USE_CUDNN) && defined(PRECISION_BF16) && defined(CUDA_ON_CPU_H)
 static void with_version(const char *version, int T, const char *why) {
     setenv("CUDA_ON_CPU_CUDNN", version, 1);

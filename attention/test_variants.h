@@ -8,11 +8,11 @@
 #include <string.h>
 
 typedef struct {
-    const char *label; // for complaints; of a quadratic one also its group in dev/fixtures/quadratic.safetensors
+    const char *label; // for messages; of a quadratic one also its group in dev/fixtures/quadratic.safetensors
     const char *name;
     int is_signed;       // scores may be negative
     const char *options; // as on the command line; the rest are the mechanism's defaults
-    float delta;         // 0: the mechanism's; for those outside of the option's range
+    float delta;         // 0: the mechanism's; for those outside the option's range
     int unit_length;     // quadratic ones: q and k are brought to length 1
 } Variant;
 

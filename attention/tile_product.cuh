@@ -17,10 +17,10 @@ enum {
     WARP_ROWS = 16,              // rows of a tile that belong to one warp
     CHUNK = 16 / sizeof(floatX), // numbers of one 16-byte access
     SCORE_PAD =
-        16 / sizeof(float), // rows are padded by 16 bytes, so that those of neighbouring lanes lie in other banks
+        16 / sizeof(float), // rows are padded by 16 bytes, so that those of neighbouring lanes lie in different banks
 };
 
-// What dynamic shared memory is declared as: wmma wants its operands aligned so.
+// What dynamic shared memory is declared as: wmma needs its operands aligned like this.
 struct alignas(32) SharedBytes {
     unsigned char bytes[32];
 };
@@ -168,8 +168,8 @@ __device__ void multiply_rows(float *scores, int score_stride, const floatX *row
     }
 }
 
-// 16 rows of sums (16, WIDTH), spread over the registers of a warp. Which sum is where in a fragment is the hardware's
-// secret; `places`, a fragment loaded with the numbers 0 to 255, tells it.
+// 16 rows of sums (16, WIDTH), spread over the registers of a warp. Where a fragment keeps which sum is not
+// documented; `places`, a fragment loaded with the numbers 0 to 255, shows it.
 template <int WIDTH> struct RowSums {
     static constexpr int FRAGMENTS = WIDTH / FRAGMENT;
     SumFragment sums[FRAGMENTS], places;

@@ -6,7 +6,7 @@ static void uniform_features(LinearFeatures *features, const real *x, LinearRows
     (void)packed;
     int lanes = tile_lanes(rows.count);
     for (int i = 0; i < lanes; i++) features->outer[i] = 1;
-    for (int c = 0; c < config->HS; c++) // the difference is 0 but for NaN, which is not to disappear
+    for (int c = 0; c < config->HS; c++) // the difference is 0 except for NaN, which must not disappear
         for (int i = 0; i < lanes; i++) features->outer[i] += x[c * TILE + i] - x[c * TILE + i];
 }
 
@@ -14,7 +14,7 @@ static void uniform_gradient(real *dx, real *d_packed, LinearFeatures *d, const 
                              LinearRows rows, const real *packed, const AttentionConfig *config) {
     (void)d_packed, (void)features, (void)packed;
     int lanes = tile_lanes(rows.count);
-    for (int c = 0; c < config->HS; c++) // 0, but for NaN
+    for (int c = 0; c < config->HS; c++) // 0, except for NaN
         for (int i = 0; i < lanes; i++) dx[c * TILE + i] = 0 * d->outer[i];
 }
 

@@ -1,7 +1,7 @@
 // uniform on the GPU: every row is the plain average of the values so far. See uniform.c.
 #include "linear_gpu.h"
 
-// 1, unless x holds NaN, which is not to disappear.
+// 1, unless x holds NaN, which must not disappear.
 __global__ static void uniform_features_kernel(float *outer, const float *x, int HS, size_t rows) {
     size_t row = linear_row();
     if (row >= rows) return;
@@ -10,7 +10,7 @@ __global__ static void uniform_features_kernel(float *outer, const float *x, int
     outer[row] = 1 + linear_warp_sum(nothing);
 }
 
-// 0, but for NaN.
+// 0, except for NaN.
 __global__ static void uniform_gradient_kernel(float *dx, const float *d_outer, int HS, size_t n) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) dx[i] = 0 * d_outer[i / HS];

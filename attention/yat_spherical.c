@@ -12,7 +12,8 @@ static void defaults(AttentionConfig *config) {
     config->delta = 1e-6f;
 }
 
-// The published kernel clamps its denominator at 1e-6. Formed as |q-k|^2 + eps it never gets there with eps above.
+// The published kernel clamps its denominator at 1e-6. Formed as |q-k|^2 + eps, it never gets that small if eps is
+// larger.
 static int check(const AttentionConfig *config, char *why, size_t size) {
     if (config->eps >= 1e-6f && config->delta > 0) return 0;
     snprintf(why, size, "eps is %g and delta is %g; eps must be at least 1e-6 and delta above 0", config->eps,

@@ -263,7 +263,8 @@ static int refuse_other_models(const Checkpoint *checkpoint, const GPT2Config *c
                          checkpoint->path);
     return error_set(error,
                      "%.700s: expected softmax attention, found %.40s%s; no other program knows how to compute it",
-                     checkpoint->path, name ? name : "several", name && !strcmp(name, "softmax") ? " with options" : "");
+                     checkpoint->path, name ? name : "several",
+                     name && !strcmp(name, "softmax") ? " with options" : "");
 }
 
 static int read_checkpoint(Model *model, const char *path, Error *error) {

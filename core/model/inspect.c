@@ -140,6 +140,20 @@ static void print_sizes(const GPT2Config *config) {
     print_count("parameters", gpt2_config_parameters(config));
 }
 
+// A list over the layers: its name, then each entry's options.
+static void print_stack(const AttentionStack *stack, const json_t *json) {
+    char text[256];
+    if (!json_is_array(json)) {
+        print_json("attention", json);
+        return;
+    }
+    print_text("attention", attention_stack_name(stack, text, sizeof text));
+    for (size_t i = 0; i < json_array_size(json); i++) {
+        snprintf(text, sizeof text, "attention.%zu", i + 1);
+        print_json(text, json_array_get(json, i));
+    }
+}
+
 static int print_attention(const json_t *config_json, const GPT2Config *config, const char *path, Error *error) {
     const json_t *json = gpt2_config_attention(config_json);
     AttentionStack stack;
@@ -150,7 +164,7 @@ static int print_attention(const json_t *config_json, const GPT2Config *config, 
     else if (attention_stack_from_json(&stack, &sizes, json, error))
         return error_prefix(error, path);
     else
-        print_json("attention", json);
+        print_stack(&stack, json);
     return 0;
 }
 

@@ -378,8 +378,8 @@ void training_check_memory(const Training *training, uint64_t available, MemoryP
     if (bytes <= available) return;
     if (find_smaller_batch(&settings, available, plan)) {
         static const char *const levels[] = {"none", "cheap", "blocks"};
-        snprintf(fits, sizeof fits, "--micro-batch %d --recompute %s would fit", attention_stack_sizes(&settings.stack)->B,
-                 levels[settings.recompute]);
+        snprintf(fits, sizeof fits, "--micro-batch %d --recompute %s would fit",
+                 attention_stack_sizes(&settings.stack)->B, levels[settings.recompute]);
     } else {
         const char *model = training->start == START_FRESH
                                 ? find_smaller_model(training->settings, available, plan)

@@ -68,7 +68,9 @@ static void bench_close(Bench *bench) {
 static double run(Bench *b) {
     double start = clock_seconds();
     b->attention->forward(b->out, b->saved, b->qkv, b->constants, NULL, b->work, &b->config);
-    if (b->dqkv) b->attention->backward(b->dqkv, NULL, b->dout, b->qkv, b->out, b->saved, b->constants, NULL, b->work, &b->config);
+    if (b->dqkv)
+        b->attention->backward(b->dqkv, NULL, b->dout, b->qkv, b->out, b->saved, b->constants, NULL, b->work,
+                               &b->config);
     return 1e3 * (clock_seconds() - start);
 }
 
@@ -225,7 +227,8 @@ static void bench_step(void) {
         Bench bench = bench_open(linear[a]->name, 64, 12, 64, 0);
         double times[2][ROUNDS_MAX];
         bench.cache = memory_allocate_zeroed(bench.attention->cache_size(&bench.config), sizeof(real), "decode state");
-        bench.attention->step(bench.out, bench.cache, 0, 64, bench.qkv, bench.constants, NULL, bench.work, &bench.config);
+        bench.attention->step(bench.out, bench.cache, 0, 64, bench.qkv, bench.constants, NULL, bench.work,
+                              &bench.config);
         for (int i = 0; i < ROUNDS_MAX; i++) {
             times[i % 2][i] = decode(&bench, i % 2 ? 100000 : 1000, 100);
             times[1 - i % 2][i] = decode(&bench, i % 2 ? 1000 : 100000, 100);

@@ -72,7 +72,8 @@ static double layer_run(Layer *l) {
     if (l->dy) {
         matmul_nt(l->dout, l->dy, l->proj_weight, T, C, C, 0);
         matmul_tn(l->dproj_weight, l->out, l->dy, C, C, T, 0);
-        l->attention->backward(l->dqkv, NULL, l->dout, l->qkv, l->out, l->saved, l->constants, NULL, l->work, &l->config);
+        l->attention->backward(l->dqkv, NULL, l->dout, l->qkv, l->out, l->saved, l->constants, NULL, l->work,
+                               &l->config);
         matmul_nt(l->dx, l->dqkv, l->qkv_weight, T, C, 3 * C, 0);
         matmul_tn(l->dqkv_weight, l->x, l->dqkv, C, 3 * C, T, 0);
     }

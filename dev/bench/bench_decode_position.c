@@ -68,7 +68,8 @@ static void fill_cache(Decoder *decoder) {
     int tokens[PREFILL_ROWS];
     for (int i = 0; i < PREFILL_ROWS; i++) tokens[i] = i % decoder->model->config.V;
     if (!attention_stack_is_endless(&decoder->model->stack)) // positive, for some of it may be sums or norms
-        for (size_t i = 0; i < decoder->cache_size; i++) decoder->cache[i] = (real)((double)random_word(1, i) * 0x1p-32 + 0.01);
+        for (size_t i = 0; i < decoder->cache_size; i++)
+            decoder->cache[i] = (real)((double)random_word(1, i) * 0x1p-32 + 0.01);
     decoder_step(decoder, tokens, PREFILL_ROWS, 0, NULL);
 }
 

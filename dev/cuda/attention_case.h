@@ -71,8 +71,8 @@ static void run_cpu(Case &c) {
     for (size_t i = 0; i < 3 * c.numbers; i++) c.qkv[i] = to_float(from_float<floatX>((float)random_normal(1, i)));
     for (size_t i = 0; i < c.numbers; i++) c.dout[i] = to_float(from_float<floatX>((float)random_normal(2, i)));
     cpu->forward(c.out.data(), c.saved.data(), c.qkv.data(), NULL, NULL, work.data(), &c.config);
-    cpu->backward(c.dqkv.data(), NULL, c.dout.data(), c.qkv.data(), c.out.data(), c.saved.data(), NULL, NULL, work.data(),
-                  &c.config);
+    cpu->backward(c.dqkv.data(), NULL, c.dout.data(), c.qkv.data(), c.out.data(), c.saved.data(), NULL, NULL,
+                  work.data(), &c.config);
 }
 
 template <class Number> static Number *allocate(size_t n) {
