@@ -2,8 +2,9 @@
 //
 //   build/dev/attention_eval --in IN.safetensors --out OUT.safetensors --attention slay [options]
 //
-// IN holds q, k, v (B,H,T,d), for --mode backward also dout, and any of the mechanism's constants under their names;
-// those that are absent are drawn from --seed. OUT holds o and, after backward, dq, dk, dv: float32, (B,H,T,d).
+// IN holds q, k, v (B,H,T,d), for --mode backward also dout, and any of the mechanism's constants and parameters under
+// their names; those that are absent are drawn from --seed. OUT holds o and, after backward, dq, dk, dv, (B,H,T,d), and
+// the gradient of each parameter: that of `decay` is d_decay. All are float32.
 #include "attention/attention.h"
 #include "core/base/memory.h"
 #include "core/base/progress.h"
@@ -29,6 +30,8 @@ typedef struct { // everything between the two files
     real *qkv, *dqkv; // (B,T,3C)
     real *out, *dout; // (B,T,C)
     real *saved, *work, *constants, *cache;
+    real *parameters, *dparameters;
+    size_t parameter_count;
 } Evaluation;
 
 static void add_options(Options *options, Settings *settings) {
@@ -38,13 +41,13 @@ static void add_options(Options *options, Settings *settings) {
          .type = OPTION_STRING,
          .value = &settings->in,
          .choices = "FILE",
-         .help = "safetensors with q, k, v, perhaps dout and constants"},
+         .help = "safetensors with q, k, v, perhaps dout, constants and parameters"},
         {.group = "files",
          .name = "out",
          .type = OPTION_STRING,
          .value = &settings->out,
          .choices = "FILE",
-         .help = "safetensors to write: o, dq, dk, dv"},
+         .help = "safetensors to write: o, dq, dk, dv, gradients of parameters"},
         {.group = "run",
          .name = "attention",
          .type = OPTION_STRING,
@@ -77,7 +80,7 @@ static void add_options(Options *options, Settings *settings) {
          .value = &settings->seed,
          .least = 0,
          .most = 9e18,
-         .help = "of the constants that the file does not hold"},
+         .help = "of the constants and parameters that the file does not hold"},
         {.group = "run",
          .name = "threads",
          .type = OPTION_INT,
@@ -150,20 +153,28 @@ static int read_inputs(Evaluation *e, const Safetensors *file, const uint64_t sh
     return status;
 }
 
-// Draws all constants, then takes over those that the file holds.
-static int read_constants(Evaluation *e, const Safetensors *file, Error *error) {
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    size_t total;
-    int n = attention_constants(e->attention, &e->config, list, &total);
-    e->constants = memory_allocate_zeroed(total + 1, sizeof *e->constants, "constants");
-    if (total) attention_draw(e->attention, e->constants, NULL, 0, &e->config);
+static int read_tensors(real *block, const AttentionTensor *list, int n, const Safetensors *file, Error *error) {
     for (int i = 0; i < n; i++) {
         uint64_t shape[4];
         for (int d = 0; d < list[i].rank; d++) shape[d] = list[i].shape[d];
         if (!safetensors_find(file, list[i].name)) continue;
-        if (safetensors_read(e->constants + list[i].offset, file, list[i].name, list[i].rank, shape, error)) return -1;
+        if (safetensors_read(block + list[i].offset, file, list[i].name, list[i].rank, shape, error)) return -1;
     }
     return 0;
+}
+
+// Draws all constants and parameters, then takes over those that the file holds.
+static int read_attention(Evaluation *e, const Safetensors *file, Error *error) {
+    AttentionTensor constants[ATTENTION_TENSORS_MAX], parameters[ATTENTION_TENSORS_MAX];
+    size_t total;
+    int n = attention_constants(e->attention, &e->config, constants, &total);
+    int trained = attention_parameters(e->attention, &e->config, parameters, &e->parameter_count);
+    e->constants = memory_allocate_zeroed(total + 1, sizeof(real), "constants");
+    e->parameters = memory_allocate_zeroed(e->parameter_count + 1, sizeof(real), "parameters");
+    e->dparameters = memory_allocate_zeroed(e->parameter_count + 1, sizeof(real), "gradients of parameters");
+    attention_draw(e->attention, e->constants, e->parameters, 0, &e->config);
+    if (read_tensors(e->constants, constants, n, file, error)) return -1;
+    return read_tensors(e->parameters, parameters, trained, file, error);
 }
 
 static void allocate(Evaluation *e, int mode) {
@@ -181,7 +192,8 @@ static void allocate(Evaluation *e, int mode) {
 }
 
 static void release(Evaluation *e) {
-    real *all[] = {e->qkv, e->dqkv, e->out, e->dout, e->saved, e->work, e->constants, e->cache};
+    real *all[] = {e->qkv,  e->dqkv,      e->out,   e->dout,       e->saved,
+                   e->work, e->constants, e->cache, e->parameters, e->dparameters};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
@@ -196,7 +208,8 @@ static void run_steps(Evaluation *e, int prefill) {
         real *out = e->out + (size_t)b * c->T * C;
         for (int pos = 0, n; pos < c->T; pos += n) {
             n = pos == 0 && prefill > 0 ? (prefill < c->T ? prefill : c->T) : 1;
-            e->attention->step(out + pos * C, e->cache, pos, n, qkv + pos * 3 * C, e->constants, NULL, e->work, c);
+            e->attention->step(out + pos * C, e->cache, pos, n, qkv + pos * 3 * C, e->constants, e->parameters, e->work,
+                               c);
         }
     }
 }
@@ -207,9 +220,11 @@ static void run(Evaluation *e, const Settings *settings) {
         run_steps(e, settings->prefill);
         return;
     }
-    a->forward(e->out, e->saved, e->qkv, e->constants, NULL, e->work, &e->config);
+    a->forward(e->out, e->saved, e->qkv, e->constants, e->parameters, e->work, &e->config);
     if (settings->mode == MODE_BACKWARD) {
-        a->backward(e->dqkv, NULL, e->dout, e->qkv, e->out, e->saved, e->constants, NULL, e->work, &e->config);
+        memset(e->dparameters, 0, e->parameter_count * sizeof(real)); // backward adds to them
+        a->backward(e->dqkv, e->dparameters, e->dout, e->qkv, e->out, e->saved, e->constants, e->parameters, e->work,
+                    &e->config);
     }
 }
 
@@ -234,13 +249,28 @@ static void run_timed(Evaluation *e, const Settings *settings) {
 
 // ---- writing
 
+// The gradients of the parameters as tensors named d_decay, ...; returns their number.
+static int list_gradients(Tensor *tensors, char names[][80], const Evaluation *e) {
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
+    size_t total;
+    int n = attention_parameters(e->attention, &e->config, list, &total);
+    for (int i = 0; i < n; i++) {
+        snprintf(names[i], sizeof names[i], "d_%s", list[i].name);
+        tensors[i] = (Tensor){
+            .name = names[i], .dtype = DTYPE_F32, .rank = list[i].rank, .data = e->dparameters + list[i].offset};
+        for (int d = 0; d < list[i].rank; d++) tensors[i].shape[d] = list[i].shape[d];
+    }
+    return n;
+}
+
 static int write_results(Evaluation *e, const char *path, const uint64_t shape[4], int mode, Error *error) {
     static const char *const names[] = {"o", "dq", "dk", "dv"};
     const AttentionConfig *c = &e->config;
     size_t C = c->C, numbers = (size_t)c->B * c->T * C;
     int count = mode == MODE_BACKWARD ? 4 : 1;
     float *heads = memory_allocate(count * numbers, sizeof *heads, "the results");
-    Tensor tensors[4];
+    Tensor tensors[4 + ATTENTION_TENSORS_MAX];
+    char gradient_names[ATTENTION_TENSORS_MAX][80];
     for (int i = 0; i < count; i++) {
         tensors[i] = (Tensor){.name = names[i], .dtype = DTYPE_F32, .rank = 4, .data = heads + i * numbers};
         memcpy(tensors[i].shape, shape, 4 * sizeof *shape);
@@ -249,6 +279,7 @@ static int write_results(Evaluation *e, const char *path, const uint64_t shape[4
         else
             copy_heads(heads + i * numbers, e->dqkv, 3 * C, (i - 1) * C, c, 0);
     }
+    if (mode == MODE_BACKWARD) count += list_gradients(tensors + count, gradient_names, e);
     int status = safetensors_write(path, tensors, count, NULL, error);
     free(heads);
     return status;
@@ -267,7 +298,7 @@ static int evaluate(Evaluation *e, const Settings *settings, const Options *opti
     if (attention_configure(e->attention, &e->config, options, error)) return -1;
     allocate(e, settings->mode);
     if (read_inputs(e, file, shape, settings->mode == MODE_BACKWARD, error)) return -1;
-    if (read_constants(e, file, error)) return -1;
+    if (read_attention(e, file, error)) return -1;
     if (settings->time)
         run_timed(e, settings);
     else

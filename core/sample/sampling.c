@@ -49,6 +49,7 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
     options->closing = "examples\n"
                        "  ./sample_gpt2 runs/quickstart --prompt 'Once upon a time' --samples 3\n"
                        "  echo 'The lantern' | ./sample_gpt2 runs/quickstart --temperature 0 > story.txt\n"
+                       "  ./sample_gpt2 runs/endless --tokens 100000 --no-stop      (trained with --positions none)\n"
                        "  ./sample_gpt2 runs/quickstart            (asks for prompts)";
     options_add(options, items, sizeof items / sizeof *items);
     if (has_weight_kinds) options_add(options, &losses, 1), options_add(options, &weights, 1);

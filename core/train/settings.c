@@ -132,6 +132,7 @@ void settings_options(Options *options, Settings *settings) {
         "      --tokenizer data/stories/vocab.tiktoken --model tiny --out runs/tiny\n"
         "  ./train_gpt2 --resume runs/tiny --steps 2000\n"
         "  ./train_gpt2 --train 'data/fineweb/*_train_*.bin' --attention slay --batch 32 --micro-batch 4\n"
+        "  ./train_gpt2 ... --attention 'slay*3,softmax:window=64' --decay learned --positions none\n"
         "Interrupted by SIGINT or SIGTERM a run finishes its step, saves and exits with 130 or 143.";
     add_data_options(options, settings);
     add_model_options(options, settings);
