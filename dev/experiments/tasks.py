@@ -29,6 +29,10 @@ class Task:
         """Everything but row, rate and seed."""
         return [*self.data(), *self.options]
 
+    def row_options(self, words):
+        """A row's options for this task."""
+        return words
+
     def losses(self, run, shard, *words):
         """Every token's loss over a shard."""
         with tempfile.TemporaryDirectory() as scratch:
@@ -65,6 +69,11 @@ class Recall(Task):
         for path, (pairs, rows, seed) in self.wanted().items():
             if not os.path.exists(path):
                 shards.write_rows(path, mqar.make_rows(self.length, self.vocab, pairs, rows, seed))
+
+    def row_options(self, words):
+        """The first layer lets a token see the one before it, as a short convolution would; the second is the row's."""
+        at = words.index("--attention") + 1
+        return [*words[:at], "softmax:window=2," + words[at], *words[at + 1:]]
 
     def measure(self, run):
         """{"accuracy": of the most pairs, "loss": likewise, "pairs": {n: {"accuracy", "loss"}}}"""
