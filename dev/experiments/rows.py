@@ -5,7 +5,7 @@ TABLES = {
     "mechanisms": {
         "softmax": "--attention softmax",
         "softmax+decay": "--attention softmax --decay learned",
-        "softmax, window 32": "--attention softmax --window 32",
+        "softmax, window 64": "--attention softmax --window 64",
         "uniform": "--attention uniform",
         "uniform+decay": "--attention uniform --decay learned",
         "elu": "--attention elu",
@@ -15,8 +15,7 @@ TABLES = {
         "slay+decay": "--attention slay --decay learned",
         "slay recall": "--attention slay --preset recall",
         "slay recall+decay": "--attention slay --preset recall --decay learned",
-        "hybrid 1:1": "--attention slay,softmax --preset recall --decay learned",
-        "hybrid 3:1": "--attention slay*3,softmax --preset recall --decay learned",
+        "hybrid 3:1": "--attention slay*3,softmax:window=64 --decay learned",
     },
     # R, M and P at equal feature width, F = R M P = 384.
     "presets": {

@@ -20,7 +20,7 @@ MORE_RATES = 2  # tried beyond the ends of the list while the best is at an end
 def command_of(task, words, rate, seed):
     """One run, without where it goes and how many threads it has."""
     return ["./train_gpt2", *task.train_options(), "--lr", rate, "--seed", str(seed), "--val-every", "0",
-            "--save-every", "0", *words]
+            "--save-every", "0", *task.row_options(words)]
 
 
 def key_of(command):
