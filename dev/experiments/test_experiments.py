@@ -106,7 +106,7 @@ class Measures(unittest.TestCase):
 
 class TinyRecall(tasks.Recall):
     def __init__(self, folder):
-        super().__init__("tiny recall", 32, 64, [2, 4], 64, 1, 2, "--width 16 --heads 2 --batch 4", ["1e-3", "3e-3"])
+        super().__init__("tiny recall", 32, 64, [2, 4], 64, 2, 2, "--width 16 --heads 2 --batch 4", ["1e-3", "3e-3"])
         self.folder = folder
 
     def shard(self, what):
