@@ -43,7 +43,7 @@ static void print_line(const char *kind, const char *text) {
     fprintf(stderr, "%s: %s%s%s\n", program_name, rank, kind, line);
 }
 
-// Output that did not arrive makes a program fail, however it ends. The reason is known only while it keeps failing.
+// A program whose output did not arrive fails, however it ends. The reason is known only while writing keeps failing.
 static void finish_output(void) {
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return;
@@ -54,7 +54,7 @@ static void finish_output(void) {
         print_line("", text);
     }
     fflush(NULL);
-    _exit(1); // a function that runs at exit cannot change the exit code in another way
+    _exit(1); // a function that runs at exit cannot change the exit code in any other way
 }
 
 void error_set_program(const char *argv0) {

@@ -37,7 +37,7 @@ void warn(const char *format, ...) PRINTF_LIKE(1, 2);
 // exit code 1 and a line that says so when standard output could not be written.
 void error_set_program(const char *argv0);
 const char *error_program(void);
-// With many processes: messages name the rank from now on, and only rank 0 warns. Below 0: no longer.
+// With many processes: messages name the rank from now on, and only rank 0 warns. A rank below 0 ends that.
 void error_set_rank(int rank);
 
 #endif

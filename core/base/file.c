@@ -237,7 +237,7 @@ int file_check_space(const char *path, uint64_t expected_bytes, Error *error) {
                      (double)expected_bytes / 1e6, (double)available / 1e6);
 }
 
-// The name of the file that `path` leads to through symbolic links, whether it is there or not; free() it.
+// The name of the file that `path` leads to through symbolic links, whether it exists or not; free() it.
 static char *follow_links(const char *path) {
     enum { LINKS_MAX = 40 }; // as many as Linux follows
     char *target = memory_copy_string(path), link[PATH_MAX];
@@ -252,7 +252,7 @@ static char *follow_links(const char *path) {
     return target;
 }
 
-// A terminal, /dev/null, a pipe that somebody reads: what is written goes there at once.
+// A terminal, /dev/null, a pipe that somebody reads: what is written goes there directly.
 static int open_directly(FileWriter *writer, const char *path, Error *error) {
     writer->path = memory_copy_string(path);
     errno = 0;
@@ -284,7 +284,7 @@ int file_writer_open(FileWriter *writer, const char *path, uint64_t expected_byt
     size_t size = strlen(writer->path) + sizeof ".tmp";
     writer->temporary = memory_resize(NULL, size, 1, "a path");
     snprintf(writer->temporary, size, "%s.tmp", writer->path);
-    unlink(writer->temporary); // one that an interrupted program left, whatever it is; x: nothing is written through it
+    unlink(writer->temporary); // left by an interrupted program, whatever it is; x: nothing is written through it
     errno = 0;
     writer->stream = fopen(writer->temporary, "wbx");
     return writer->stream ? 0 : write_failed(writer, "create", error);
@@ -314,7 +314,7 @@ int file_writer_commit(FileWriter *writer, Error *error) {
     FILE *stream = writer->stream;
     writer->stream = NULL;
     if (fclose(stream) != 0) return write_failed(writer, "close", error);
-    if (!writer->temporary) return file_writer_abort(writer), 0; // it is written already; what is left is memory
+    if (!writer->temporary) return file_writer_abort(writer), 0; // already written; only memory is left to free
     if (rename(writer->temporary, writer->path) != 0) return write_failed(writer, "rename into place", error);
     char *parent = parent_of(writer->path);
     int result = directory_sync(parent, error);

@@ -15,7 +15,7 @@ typedef struct MappedFile MappedFile;
 typedef struct {
     const unsigned char *data; // NULL for an empty file
     size_t size;
-    MappedFile *file; // what messages need of it
+    MappedFile *file; // what messages say about it
 } FileMap;
 
 // Maps a regular file for reading; refuses directories, fifos and devices instead of hanging on them. When the file
@@ -35,7 +35,7 @@ int file_read_stream(char **text, size_t *size, FILE *stream, const char *name, 
 // The first 32 bits of a file, little-endian: what llm.c's formats are known by. 0 when it cannot be read.
 int32_t file_magic(const char *path);
 
-int file_exists(const char *path); // anything at all of that name
+int file_exists(const char *path); // anything at all with that name
 int file_is_directory(const char *path);
 
 // ---- writing: X.tmp, every write checked, flushed to the disk, renamed, directory flushed
@@ -50,7 +50,7 @@ typedef struct {
     uint64_t written;
 } FileWriter;
 
-// Refuses when the file system that `path` would stand on has less free space.
+// Refuses when the file system that `path` would be on has less free space.
 int file_check_space(const char *path, uint64_t expected_bytes, Error *error);
 
 // `expected_bytes` (0 if unknown) is compared with the free space first. On failure nothing is left behind.
@@ -70,8 +70,8 @@ typedef struct { // a file that is kept in memory until its directory is written
     size_t bytes;
 } MemoryFile;
 
-// A descriptor that writes after what the file has, or with `keep` 0 into an emptied one. Whatever is not a regular
-// file is refused: a fifo would hang. -1 on failure.
+// A descriptor that appends to the file, or with `keep` 0 writes it anew. Whatever is not a regular file is refused: a
+// fifo would hang. -1 on failure.
 int file_open_log(const char *path, int keep, Error *error);
 
 // ---- directories

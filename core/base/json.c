@@ -64,7 +64,7 @@ static int hexadecimal_digit(char digit) {
     return found ? (int)(found - digits) : -1;
 }
 
-// The other way; NULL when a percent sign is not followed by the digits of a byte other than 0. free() the result.
+// The reverse; NULL when a percent sign is not followed by the digits of a byte other than 0. free() the result.
 static char *percent_decode(const char *text) {
     char *bytes = memory_resize(NULL, strlen(text) + 1, 1, "text from JSON"), *end = bytes;
     while (*text) {

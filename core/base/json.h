@@ -1,5 +1,5 @@
-// JSON that is made here: nothing is left out of it in silence, and it can hold text of any bytes. jansson's memory
-// comes from core/base/memory.h, so that no call of it fails for want of memory: such a failure ends the program with a
+// JSON that is made here: nothing is silently left out of it, and it can hold text of any bytes. jansson's memory
+// comes from core/base/memory.h, so that no call to it fails for want of memory: such a failure ends the program with a
 // message.
 #ifndef CORE_JSON_H
 #define CORE_JSON_H
@@ -22,12 +22,12 @@ char *json_print(const json_t *json, size_t flags);
 
 // A number, or null when it is not finite.
 json_t *json_number(double number);
-// A string for people to read; text that is not UTF-8 with all but its ASCII as %FF.
+// A string for people to read; in text that is not UTF-8, everything but ASCII is written as %FF.
 json_t *json_readable(const char *bytes);
 
 // Text that reads back byte for byte, such as a path: a string, or {"percent": "a%FFb"} for what is not UTF-8.
 json_t *json_bytes(const char *bytes);
-// What json_bytes was given, in fresh memory; NULL when `json` is nothing that it makes.
+// What json_bytes was given, in fresh memory; NULL when `json` is not something it makes.
 char *json_bytes_value(const json_t *json);
 
 // ---- reading

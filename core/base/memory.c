@@ -56,7 +56,7 @@ void memory_discard(void *block, size_t bytes) {
 }
 
 void memory_clear(void *block, size_t bytes) {
-    const size_t large = 1 << 20; // below that the system's call costs more than the writing
+    const size_t large = 1 << 20; // below that the system call costs more than writing
     char *first, *start = block;
     size_t whole = bytes < large ? 0 : whole_pages(block, bytes, &first);
     if (whole == 0 || madvise(first, whole, MADV_DONTNEED) != 0) { // small, locked in memory, or not ordinary pages

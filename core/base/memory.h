@@ -23,7 +23,7 @@ char *memory_copy_string(const char *text);
 int size_multiply(uint64_t a, uint64_t b, uint64_t *result);
 int size_add(uint64_t a, uint64_t b, uint64_t *result);
 
-// The memory that this process may use at most: the machine's, less where a container or `ulimit -v` allows less.
+// The most memory that this process may use: the machine's, or less where a container or `ulimit -v` allows less.
 uint64_t memory_machine_bytes(void);
 
 // The process's peak resident set so far, in bytes.

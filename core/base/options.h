@@ -18,7 +18,7 @@ typedef enum {
 } OptionType;
 
 typedef struct {
-    const char *group; // the topic it stands under in --help
+    const char *group; // the heading it stands under in --help
     const char *name;  // long name without dashes
     char alias;        // short name or 0
     OptionType type;
@@ -54,7 +54,7 @@ int option_set(Option *option, const char *text, Error *error);
 void option_print_value(const Option *option, char *text, size_t size);
 Option *options_find(Options *options, const char *name);
 
-// The options of the table nearest to a mistyped name, or NULL when nothing is near.
+// The name in the table that is nearest to a mistyped one, or NULL when none is near.
 const char *options_nearest(const Options *options, const char *name);
 // Index of `word` in "a|b|c", or -1.
 int choice_index(const char *choices, const char *word);

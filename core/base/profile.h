@@ -1,5 +1,5 @@
-// Where the time of training goes, by kind of layer (--profile). One clock reading per change of work; nothing when it
-// is off. Called from the main thread, between parallel regions.
+// Where the time of training goes, by kind of layer (--profile). One clock reading per change of work; free when it is
+// off. Called from the main thread, between parallel regions.
 #ifndef CORE_PROFILE_H
 #define CORE_PROFILE_H
 
@@ -13,10 +13,10 @@ typedef enum {
 typedef enum { PHASE_FORWARD, PHASE_BACKWARD, PHASES } Phase;
 
 void profile_begin(void);
-// From now on the time belongs to this kind of work in the phase at hand, until the next call.
+// From now on, until the next call, time counts as this kind of work in the current phase.
 void profile_work(Work work);
 void profile_phase(Phase phase);
-// While validating or saving all time counts as that.
+// While validating or saving, all time counts as that.
 void profile_within(Work work); // WORK_OTHER ends it
 
 // The table of mean times per step, the largest first, with a bar for each share.

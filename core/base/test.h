@@ -51,7 +51,7 @@ static inline int test_complain(const char *file, int line, const char *what) {
     return tells;
 }
 
-// Whether TEST_ONLY names the test, or nothing.
+// Whether TEST_ONLY names the test, or is not set.
 static inline int test_is_wanted(const char *name) {
     const char *only = getenv("TEST_ONLY");
     size_t length = strlen(name);
@@ -73,7 +73,7 @@ static inline void test_run(const char *name, void (*test)(void)) {
     else test_passed++;
 }
 
-// A list that names a test under its former name would silently run less.
+// A list with a name that no test has would silently run less.
 static inline void test_refuse_unknown_names(void) {
     const char *only = getenv("TEST_ONLY"), *name = only ? only : "";
     for (size_t length; *name; name += length + (name[length] == ',')) {

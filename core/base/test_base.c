@@ -1,4 +1,4 @@
-// Errors, memory, files and random numbers: what everything else stands on.
+// Errors, memory, files and random numbers: what everything else rests on.
 #define _GNU_SOURCE
 #include "error.h"
 #include "file.h"

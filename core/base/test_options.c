@@ -274,7 +274,7 @@ static void bad_json(void) {
     CHECK(options_from_json(&options, NULL, &error) == 0); // nothing saved, nothing taken over
 }
 
-// A path is a row of bytes; those that are not UTF-8 have to come back as they were, and the others to stay readable.
+// A path is a string of bytes: one that is not UTF-8 has to come back as it was, any other has to stay readable.
 static void json_keeps_any_path(void) {
     static const struct {
         const char *path, *json;
@@ -315,7 +315,7 @@ static void bad_saved_paths(void) {
     }
 }
 
-// What cannot be said in JSON is not left out in silence.
+// What JSON cannot express is not silently left out.
 static void json_holds_all_or_says_so(void) {
     CHECK(json_is_null(json_number(NAN)) && json_is_null(json_number(-INFINITY)));
     json_t *readable = json_readable("saved \xff/run"), *number = json_number(0.5);

@@ -27,7 +27,7 @@ static int others_running_now(void) {
     return running - 1;
 }
 
-// The least of a few looks: a program that only wakes up now and then takes nothing away.
+// The lowest of a few readings: a program that only wakes up now and then takes nothing away.
 static int others_running(void) {
     enum { LOOKS = 5, MICROSECONDS = 1000 };
     int least = others_running_now();

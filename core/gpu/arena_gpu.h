@@ -1,4 +1,4 @@
-// An arena in device memory, planned as core/math/arena.h's: requests first, so that the memory plan is known before
+// An arena in device memory, planned like core/math/arena.h's: requests first, so that the memory plan is known before
 // anything is allocated. Every tensor is an allocation of its own, so that a memory checker sees a kernel run past its
 // end.
 #ifndef CORE_ARENA_GPU_H

@@ -15,7 +15,7 @@ static const char *cuda_hint(cudaError_t status) {
     }
 }
 
-// Why there is no GPU at all, or NULL. Without a driver CUDA reports that it is too old; its version is 0 then.
+// Why there is no GPU at all, or NULL. Without a driver CUDA calls it too old; its version is then 0.
 static const char *why_no_gpu(cudaError_t status) {
     int driver = 0;
     if (status == cudaErrorNoDevice) return "the driver shows none: look at nvidia-smi and CUDA_VISIBLE_DEVICES";

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-// Dense rates in TFLOP/s with fp32 sums, without sparsity, at the boost clock. The first name that stands in the
+// Dense rates in TFLOP/s with fp32 sums, without sparsity, at the boost clock. The first name that occurs in the
 // device's name as whole words counts, so longer names come before shorter ones.
 static const struct {
     const char *name;
@@ -33,7 +33,7 @@ static const struct {
     {"RTX 4080", 97.5f, 48.7f, 48.7f},
     {"RTX 3090", 71, 35.6f, 35.6f},
 };
-// Beside a name from the table these make it another device, or a part of one, whose rate is not in the table.
+// Next to a name from the table, these mean another device, or a part of one, whose rate is not in the table.
 static const char *const others[] = {"Laptop", "Max-Q", "MIG", "SUPER", "Ti", "D"};
 
 static cudaDeviceProp device_properties(void) {
@@ -83,8 +83,8 @@ static double measure_gflops(void) {
     return 2.0 * size * size * size / milliseconds / 1e6;
 }
 
-// Whether `words` stand in the text with no letter or digit on either side: the A10 is no A100, and neither is an RTX
-// A1000.
+// Whether `words` stand in the text with no letter or digit on either side: an A10 is not an A100, and neither is an
+// RTX A1000.
 static bool has_words(const char *text, const char *words) {
     size_t length = strlen(words);
     for (const char *at = strstr(text, words); at; at = strstr(at + 1, words))

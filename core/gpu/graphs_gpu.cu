@@ -1,6 +1,6 @@
 #include "graphs_gpu.h"
 
-// The captured micro-batch of this shape; a new one where there is none yet, and then it is not to be captured now.
+// Finds the captured micro-batch of this shape; where there is none, notes the shape, to be captured the next time.
 static GraphUse choose_use(GraphsGPU *graphs, int B, int T, int beta) {
     std::vector<CapturedBatch> &captured = graphs->captured;
     for (size_t i = 0; i < captured.size(); i++) {

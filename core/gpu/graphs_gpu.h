@@ -23,7 +23,7 @@ typedef struct {
 
 // Begins a micro-batch of this shape. Without `wanted` it stays out of graphs. Otherwise the first of a shape is
 // launched as it is, so that cuBLASLt's choices are made; during the second everything launched is captured, and from
-// the third on nothing is to be launched (GRAPH_REPLAYS).
+// the third on the caller launches nothing (GRAPH_REPLAYS).
 GraphUse graphs_gpu_begin(GraphsGPU *graphs, int wanted, int B, int T, int beta, cudaStream_t stream);
 // Ends it: what was captured, now or before, runs.
 void graphs_gpu_end(GraphsGPU *graphs, cudaStream_t stream);

@@ -56,7 +56,7 @@ __device__ static inline float warp_max(float x) {
     return x;
 }
 
-// The sum over a block of BLOCK threads, in every thread. Every thread of the block must come here.
+// The sum over a block of BLOCK threads, in every thread. Every thread of the block must call it.
 template <typename Number> __device__ static inline Number block_sum(Number x) {
     __shared__ Number of_warp[WARPS];
     x = warp_sum(x);

@@ -97,7 +97,7 @@ static cublasLtMatrixLayout_t describe_matrix(cudaDataType_t type, int rows, int
 }
 
 // Without being told, cuBLASLt may choose a kernel for pointers that are multiples of 256 bytes; blocks of the head's
-// rows begin where they may.
+// rows may begin anywhere.
 static cublasLtMatmulPreference_t describe_memory(void) {
     const uint32_t alignment = 16;
     cublasLtMatmulPreference_t preference;
@@ -111,7 +111,7 @@ static cublasLtMatmulPreference_t describe_memory(void) {
     return preference;
 }
 
-// A product that the library does not have is no error yet; any other status is.
+// A product that the library does not have is not an error yet; any other failure is.
 static void choose_algorithm(Plan *plan) {
     cublasLtMatmulPreference_t preference = describe_memory();
     cublasLtMatmulHeuristicResult_t best;

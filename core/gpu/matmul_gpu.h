@@ -13,7 +13,7 @@ typedef enum {
     MATMUL_BIAS,          // + bias (n)
     MATMUL_BIAS_GELU,     // gelu(product + bias); what went into the GELU goes to gelu_inp (m,n)
     MATMUL_GELU_BACKWARD, // product * gelu'(gelu_inp (m,n))
-    MATMUL_COLUMN_SUMS,   // beside the product: column_sums (n) = the sum of b's k rows
+    MATMUL_COLUMN_SUMS,   // along with the product: column_sums (n) = the sum of b's k rows
 } MatmulFusion;
 
 typedef struct {

@@ -12,8 +12,8 @@ extern "C" {
 
 static bool profiling; // --profile
 
-// A range for as long as the object lives. With --profile the clock is read where work begins, and so that it means
-// something the host waits for the device there.
+// A range for as long as the object lives. With --profile the clock is read where work begins, and the host
+// waits for the device there, so that the reading means something.
 struct NamedRange {
     NamedRange(const char *name, Work work, cudaStream_t stream) {
         nvtxRangePushA(name);

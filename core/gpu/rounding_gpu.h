@@ -6,7 +6,7 @@
 #include "random_gpu.h"
 
 // bf16 from fp32, up or down with a chance that makes the mean come out right: small updates are not lost. The lower
-// half of the bits is rounded by adding 16 random ones and cutting off.
+// half of the bits is rounded away by adding 16 random ones and cutting it off.
 [[maybe_unused]] __device__ static inline __nv_bfloat16 round_randomly(float x, uint32_t word) {
     if (!isfinite(x)) return __float2bfloat16_rn(x);
     return __ushort_as_bfloat16((unsigned short)((__float_as_uint(x) + (word >> 16)) >> 16));

@@ -1,4 +1,4 @@
-// Helpers of the tests of GPU code: tensors on both sides, comparison with the C twin.
+// Helpers for the tests of GPU code: tensors on both sides, comparison with the C twin.
 #ifndef CORE_TEST_GPU_H
 #define CORE_TEST_GPU_H
 

@@ -26,7 +26,7 @@ static const double SMALL = 1 << 20; // multiplications that are not worth wakin
 // `width` rows of x, from `depth` columns, to out (depth, width). Up to LANES numbers after its end are overwritten.
 static inline __attribute__((always_inline)) void pack_panel(real *out, Strided x, int depth, int width) {
     if (x.row == 1) {
-        for (int p = 0; p < depth; p++) // in order: what a vector writes too much the next one overwrites
+        for (int p = 0; p < depth; p++) // in order: the next one overwrites what a vector writes too much
             for (int i = 0; i < width; i += LANES)
                 *(Vector *)(out + p * width + i) = *(const Vector *)(x.at + p * x.column + i);
         return;
@@ -46,7 +46,7 @@ static inline __attribute__((always_inline)) void pack_panel(real *out, Strided 
         for (int i = 0; i < width; i++) out[p * width + i] = x.at[i * x.row + p];
 }
 
-// The last rows, fewer than `width`, filled up with zeros.
+// The last rows, fewer than `width`, padded with zeros.
 static void pack_rest(real *out, Strided x, int rows, int depth, int width) {
     for (int p = 0; p < depth; p++)
         for (int i = 0; i < width; i++) out[p * width + i] = i < rows ? x.at[i * x.row + p * x.column] : 0;
@@ -83,7 +83,7 @@ static __attribute__((noinline)) void multiply_panels(real *c, ptrdiff_t c_row, 
     multiply_block(block, PANEL_ROWS, BLOCK_VECTORS, accumulate ? SUM_IS_ADDED : SUM_OVERWRITES);
 }
 
-// A block at the edge of c, of which only so many rows and columns are there.
+// A block at the edge of c, of which only some rows and columns exist.
 static void multiply_edge(real *c, ptrdiff_t c_row, const real *a, const real *b, int depth, int accumulate, int rows,
                           int columns) {
     real block[PANEL_ROWS * PANEL_COLUMNS];
@@ -133,16 +133,16 @@ static void multiply_part(real *c, ptrdiff_t c_row, Strided a, Strided b, int m,
         }
 }
 
-// From where to where the part of one of `parts` reaches, in whole blocks.
+// Where one of `parts` parts begins and ends, in whole blocks.
 static void cut(int *first, int *last, int size, int block, int part, int parts) {
     long blocks = (size + block - 1) / block;
     *first = min_int(size, (int)(blocks * part / parts) * block);
     *last = min_int(size, (int)(blocks * (part + 1) / parts) * block);
 }
 
-// Into how many parts the rows of c are cut, a divisor of `threads`; the columns are cut into the others. The largest
-// part decides the time: its multiplications, and the packing of its rows and columns, which costs about as much as
-// PACKING multiplications for each number.
+// Into how many parts the rows of c are cut, a divisor of `threads`; the columns are cut to make up the rest. The
+// largest part decides the time: its multiplications, and the packing of its rows and columns, which costs about as
+// much as PACKING multiplications for each number.
 static int parts_of_rows(int m, int n, int threads) {
     enum { PACKING = 8 };
     double least = 0;

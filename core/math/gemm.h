@@ -1,6 +1,6 @@
-// Our own matrix product, for processors with AVX2 and fused multiply-add but no AVX-512. It is there for two reasons:
+// Our own matrix product, for processors with AVX2 and fused multiply-add but no AVX-512. It exists for two reasons:
 // on most products of a training step it is 4 to 20 % faster than OpenBLAS (dev/bench/bench_gemm.c), and every number
-// is summed in one order, whatever the number of threads. Elsewhere core/math/matmul.c asks BLAS.
+// is summed in one order, whatever the number of threads. Elsewhere core/math/matmul.c calls BLAS.
 #ifndef CORE_GEMM_H
 #define CORE_GEMM_H
 

@@ -1,4 +1,4 @@
-// Matrix products, row-major: core/math/gemm.c's where it is the faster one, else BLAS's. `beta` is 0 to overwrite
+// Matrix products, row-major: core/math/gemm.c's where that is faster, else BLAS's. `beta` is 0 to overwrite
 // `out` and 1 to add to it; the gradient products use it to accumulate in place. Every leading dimension is the row
 // length unless a function takes one.
 #ifndef CORE_MATMUL_H

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUP = 16 }; // rows that a thread gets at least: what follows the product can take them as whole vectors
+enum { GROUP = 16 }; // threads get whole groups of rows, so that what follows the product has whole vectors
 
 // ---- layout
 
@@ -67,7 +67,7 @@ static void add_rest(Rests *rests, PackedRest rest) {
     rests->at[rests->count++] = rest;
 }
 
-// One row of weights, (columns), to its place. What the packed row does not hold of them goes to `rests`.
+// One row of weights, (columns), to its place. What the packed row cannot hold goes to `rests`.
 static void pack_row(const PackedMatrix *matrix, int row, const real *from, Rests *rests, real *unpacked) {
     const RowFormat *format = matrix->format;
     int columns = matrix->columns;
@@ -94,7 +94,7 @@ static void pack_rows(const PackedMatrix *matrix, const real *source, SourceOrde
     free(strip);
 }
 
-// The threads' lists, whose rows follow each other, become the matrix's one.
+// Joins the threads' lists, whose rows follow one another, into the matrix's.
 static void join_rests(PackedMatrix *matrix, Rests *lists, int threads) {
     int count = 0;
     for (int t = 0; t < threads; t++) count += lists[t].count;
@@ -166,15 +166,15 @@ static void add_rests(real *out, const PackedMatrix *matrix, const MatvecInput *
     }
 }
 
-// A thread's rows are cut into STREAMS parts, of which one row each is multiplied at a time. Every part is then read
-// from end to end while the others are: streams that go on for long and lie far apart get half as much again out of the
-// memory as rows side by side, which end every few kilobytes.
+// A thread's rows are cut into STREAMS parts, and one row of each is multiplied at a time. So all parts are read from
+// end to end at once: long streams that lie far apart get half as much again out of the memory as rows side by side,
+// which end every few kilobytes.
 void matvec(real *out, const PackedMatrix *matrix, const MatvecInput *input, const real *bias, const real *residual,
             RowRange range) {
     int part = (range.last - range.first + STREAMS - 1) / STREAMS;
     for (int first = range.first; first < range.first + part; first++) {
         real sums[STREAMS];
-        int rows[STREAMS]; // beyond the end the last one, whose sum is left alone
+        int rows[STREAMS]; // past the end the last one again, whose sum is not used
         for (int i = 0; i < STREAMS; i++) rows[i] = first + i * part < range.last ? first + i * part : range.last - 1;
         dot_rows(sums, matrix, input, rows);
         for (int i = 0, r = first; i < STREAMS && r < range.last; i++, r += part)

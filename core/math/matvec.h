@@ -8,7 +8,7 @@
 
 #include "packed_rows.h"
 
-typedef struct { // what a weight is more than its packed row says
+typedef struct { // what a weight is beyond what its packed row says
     int row, column;
     float rest;
 } PackedRest;
@@ -45,9 +45,9 @@ typedef struct {
 // The rows that one of so many threads has packed.
 RowRange packed_share(const PackedMatrix *matrix, int thread, int threads);
 
-// How the threads share a product: each takes the greater part of its own share, in long streams, and what is left of
-// all shares lies in pieces for whoever is ready first. The cores of a shared machine are not always equally fast, and
-// in a decoder the threads wait for each other five times a layer.
+// How the threads share a product: each takes the greater part of its own share, in long streams; the rest of all
+// shares is cut into pieces for whoever is ready first. Cores that others use too are not always equally fast, and in a
+// decoder the threads wait for each other five times a layer.
 typedef struct {
     const PackedMatrix *matrix;
     int thread, threads;

@@ -334,7 +334,7 @@ static void dot_plain(real sums[STREAMS], const void *const rows[STREAMS], const
     }
 }
 
-// ----
+// ---- all kinds
 
 const RowFormat *row_format(WeightKind kind) {
     static const RowFormat formats[WEIGHT_KINDS] = {

@@ -1,8 +1,8 @@
-// One row of weights as decoding keeps it in memory, in each of the kinds there are:
+// One row of weights as decoding keeps it in memory, in each of its kinds:
 //
 //   fp32   28 bits: sign, all 23 digits, and how far the exponent lies below that of the row's largest weight, 0 to 14.
 //          What such a small number cannot hold, a weight of less than 2^-14 of the largest, leaves a rest
-//          (PackedRest), which is added to the product apart: no weight loses a digit
+//          (PackedRest), which is added to the product separately: no weight loses a digit
 //   bf16   12 bits: the same with 7 digits, rounded to nearest even, without rests
 //   int8   whole numbers from -127 to 127 times the row's scale, its largest magnitude / 127
 //
@@ -21,7 +21,7 @@ typedef enum { WEIGHTS_FP32, WEIGHTS_BF16, WEIGHTS_INT8, WEIGHT_KINDS } WeightKi
 #define WEIGHT_KIND_CHOICES "fp32|bf16|int8" // the words for the command line, in this order
 
 typedef struct {       // a vector as the products want it; each thread has its own
-    real *numbers;     // fp32, bf16: the vector times a power of two, filled up with zeros to a whole group
+    real *numbers;     // fp32, bf16: the vector times a power of two, padded with zeros to a whole group
     int16_t *integers; // int8: -16383 to 16383, with a scale for each block of columns
     float *scales;
     real shrink; // fp32, bf16: `numbers` times this is the vector again; NaN when a number of it is not finite

@@ -91,7 +91,7 @@ static void all_orientations_are_right(void) {
     }
 }
 
-// The head's products: rows of the wide matrix are further apart than they are long, and what is between stays.
+// The head's products: rows of the wide matrix are farther apart than they are long, and what lies between stays.
 static void strided_rows(void) {
     Problem p = problem_of(37, 53, 65);
     int stride = 80;
@@ -148,7 +148,7 @@ static void the_same_as_blas(void) {
     free(ours), free(blas), problem_free(&p);
 }
 
-// A number that is not finite reaches the results it takes part in, and no others, also where blocks are filled up.
+// A number that is not finite reaches the results it takes part in, and no others, even where blocks are padded.
 static void bad_numbers_stay_in_their_row(void) {
     Problem p = problem_of(20, 21, 22);
     p.a[3 * p.k + 21] = (real)NAN;

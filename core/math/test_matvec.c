@@ -152,7 +152,7 @@ static void fp32_keeps_every_bit(void) {
     problem_free(&p);
 }
 
-// A vector of any size gives what its size demands: products are neither lost as too small nor as too large.
+// Vectors of any magnitude: no product is lost for being too small or too large.
 static void vectors_of_any_size(void) {
     for (int kind = 0; kind < WEIGHT_KINDS; kind++)
         for (int exponent = -110; exponent <= 110; exponent += 20) {
@@ -204,7 +204,7 @@ static void same_bits_with_any_threads(void) {
     }
 }
 
-// The largest weights and inputs there are: whole-number sums must not run over.
+// The largest weights and inputs there are: whole-number sums must not overflow.
 static void int8_extremes(void) {
     int columns = 3000;
     real *ones = memory_allocate((size_t)columns, sizeof *ones, "ones");

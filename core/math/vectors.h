@@ -1,4 +1,4 @@
-// Vectors of the compiler's own, as wide as the machine's registers: one source serves AVX-512, AVX2, SSE and NEON,
+// The compiler's own vectors, as wide as the machine's registers: one source serves AVX-512, AVX2, SSE and NEON,
 // float and double.
 #ifndef CORE_VECTORS_H
 #define CORE_VECTORS_H
@@ -20,7 +20,7 @@
 
 typedef real Vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 
-// The halves of two vectors laid into each other: a0 b0 a1 b1 ...
+// The halves of two vectors interleaved: a0 b0 a1 b1 ...
 #if LANES == 2
 #define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 2)
 #define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 1, 3)
@@ -35,7 +35,7 @@ typedef real Vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(rea
 #define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
 #endif
 
-// A square of LANES x LANES numbers, in registers. Laying the upper half of the rows into the lower rotates the bits of
+// A square of LANES x LANES numbers, in registers. Interleaving the two halves of the rows rotates the bits of
 // (row, column) by one, so that after as many rounds as a column has bits the two have changed places.
 static inline __attribute__((always_inline)) void transpose_square(Vector rows[LANES]) {
     Vector next[LANES];

@@ -9,7 +9,7 @@
 //   step     one decoded position at 1000 and at 100000
 //
 // Everything that is compared runs in turns, and the medians of the turns are compared: on a shared machine both sides
-// suffer alike. Times are of the wall clock, with OMP_NUM_THREADS threads.
+// suffer alike. Times are wall-clock times, with OMP_NUM_THREADS threads.
 #include "attention/attention.h"
 #include "attention/registry.h"
 #include "core/base/error.h"

@@ -8,7 +8,7 @@
 //
 //   attention <tab> T <tab> forward ms <tab> forward + backward ms <tab> forward MB <tab> forward + backward MB
 //
-// with "-" for what was not measured. dev/bench/scaling_page.py makes the table, the plot and the JSON of it.
+// with "-" for what was not measured. dev/bench/scaling_page.py makes the table, the plot and the JSON from it.
 #include "attention/attention.h"
 #include "core/base/error.h"
 #include "core/math/matmul.h"

@@ -6,7 +6,7 @@
 The model is GPT-2 124M with random weights, or one given; llama.cpp (the `xllamacpp` package) gets it as F32 through
 export_gguf. All are processes that wait for prompts, and take turns, a short text each, so that a machine that is busy for
 a while is busy for all; ratios are taken within a round, and rounds go on until the quartiles of each are less than 10 %
-apart, or for --most-rounds. What decoding may reach at most is told by the rate at which memory is read in the same round.
+apart, or for --most-rounds. The most that decoding can reach follows from the rate of reading memory in the same round.
 Decoding is timed from a position of 5 and of 512 on, greedily, with the choice of each token; prefill over 512 tokens.
 """
 import argparse
@@ -101,7 +101,7 @@ class Slay:
         sys.exit("sample_gpt2 ended early")
 
     def run(self, position, tokens):
-        """As Llama's, which see; its `tokens` were said at the start."""
+        """As Llama's; its number of tokens was given at the start."""
         print(PROMPT_TOKEN * position, file=self.process.stdin, flush=True)
         count, prompt = self.read(r"prompt: +(\d+) tokens, ([\d.]+) tokens/s")
         if int(count) != position:

@@ -2,7 +2,7 @@
 //
 //   build/dev/bench/bench_decode_position RUN --position 65536 [--threads N] [--seconds X]
 //
-// RUN is a run or a checkpoint; its sizes and its attention count. The position may lie far beyond the model's context:
+// RUN is a run or a checkpoint; its sizes and attention are used. The position may lie far beyond the model's context:
 // the positions are then made longer, and the weights drawn afresh. What earlier tokens would have left is made up: a
 // state of constant size comes from a real prefill, a cache of one row per position is filled with random numbers,
 // because computing it would take the square of the position. Prints one line of JSON; the time is the median of single
@@ -67,7 +67,7 @@ static void check_memory(const GPT2 *model) {
 static void fill_cache(Decoder *decoder) {
     int tokens[PREFILL_ROWS];
     for (int i = 0; i < PREFILL_ROWS; i++) tokens[i] = i % decoder->model->config.V;
-    if (!attention_stack_is_endless(&decoder->model->stack)) // positive, for some of it may be sums or norms
+    if (!attention_stack_is_endless(&decoder->model->stack)) // positive, since some of it may be sums or norms
         for (size_t i = 0; i < decoder->cache_size; i++)
             decoder->cache[i] = (real)((double)random_word(1, i) * 0x1p-32 + 0.01);
     decoder_step(decoder, tokens, PREFILL_ROWS, 0, NULL);

@@ -1,4 +1,4 @@
-// How fast the loader delivers tokens, in order and shuffled, beside the bare work of widening uint16 to int32.
+// How fast the loader delivers tokens, in order and shuffled, compared with the bare work of widening uint16 to int32.
 //   build/dev/bench/bench_loader [--tokens 100M] [--repeats 5]
 // The variants take turns, so that a busy machine hurts all of them alike; the median is shown.
 #define _GNU_SOURCE

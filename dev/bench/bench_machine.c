@@ -16,7 +16,7 @@
 enum { STREAMS = 4, RUNS = 5 }; // parts of its share that a thread reads side by side
 static const size_t COUNT = (size_t)64 << 20; // words, 256 MB: beyond any cache
 
-// The sum of `count` words, which is what reading them costs; adding is free beside it.
+// The sum of `count` words, which is what reading them costs; adding is free in comparison.
 static uint32_t sum_words(const uint32_t *words, size_t count) {
     uint32_t sums[STREAMS] = {0};
     size_t part = count / STREAMS;
@@ -51,11 +51,11 @@ static double measure_reading(void) {
     return (double)(COUNT * sizeof *words) / best;
 }
 
-enum { SUMS = 12 }; // side by side: as many as hide the time that one of them takes
+enum { SUMS = 12 }; // side by side: enough to hide the time that one of them takes
 
 static void multiply_and_add(real *out, real factor, real summand, int rounds) {
     Vector sums[SUMS];
-    for (int i = 0; i < SUMS; i++) sums[i] = (Vector){0} + (real)i; // unlike: equal ones would be computed once
+    for (int i = 0; i < SUMS; i++) sums[i] = (Vector){0} + (real)i; // different: equal ones would be computed once
     for (int round = 0; round < rounds; round++)
 #pragma GCC unroll 12
         for (int i = 0; i < SUMS; i++) sums[i] = sums[i] * factor + summand;

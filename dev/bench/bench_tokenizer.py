@@ -5,7 +5,7 @@
 
 Both sides take turns, so that a busy machine slows both; ratios are medians over the rounds, with the lowest and the
 highest in parentheses. TEXT is English prose of a few MB (data/austen/train.txt). GPT-2's vocabulary is fetched if need
-be. The library is called with a fresh encoder each time, that is with a cold cache, and timed by the processor's time;
+be. The library is called with a fresh encoder each time, that is with a cold cache, and timed in CPU time;
 `tokenize` is timed as a program by the wall clock, from its start to shards on the disk, with the text eight times over.
 """
 import base64

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Training steps here and in PyTorch; see bench_train_pytorch.py, which gets the options. PyTorch goes into a Python
 # environment made for the benchmarks alone (build/venv-bench), installed once.
-#   BENCH_PYTHON=/path/to/python dev/bench/bench_train_pytorch.sh     with an environment that is there already
+#   BENCH_PYTHON=/path/to/python dev/bench/bench_train_pytorch.sh     with an existing environment
 . "$(dirname "$0")/../../scripts/usage.sh"
 cd "$(dirname "$0")/../.." || exit 1
 python=${BENCH_PYTHON:-build/venv-bench/bin/python}

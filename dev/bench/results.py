@@ -12,7 +12,7 @@ import os
 import statistics
 import subprocess
 
-SPREAD = 0.1  # how far apart the quartiles of a ratio may be, of its median
+SPREAD = 0.1  # how far apart the quartiles of a ratio may be, as a share of its median
 
 
 def quartiles(values):

@@ -1,7 +1,7 @@
 #!/bin/sh
 # make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about 50 minutes).
 #   dev/bench/run.sh [PART...]     only these: products train64 train256 train1024 small slay memory attention scaling decode data
-# Each part's results stay in build/bench/PART.jsonl until it runs again, so a benchmark may be taken up part by part.
+# Each part's results stay in build/bench/PART.jsonl until it runs again, so the benchmarks can be run part by part.
 # The table at the end shows all there are; once every part has run it also goes to docs/results/bench.md with the
 # machine's data. What is printed goes to build/bench.txt too. Peers go into a Python environment made for this alone
 # (build/venv-bench, installed once); BENCH_PYTHON=/path/to/python uses another.

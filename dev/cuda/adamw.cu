@@ -1,10 +1,10 @@
 /*
 AdamW's step over all parameters. build/.../adamw [COUNT]
 
-  1  a thread per number; norm and clip factor were fetched to the host before
+  1  a thread per number; norm and clip factor are fetched to the host first
   2  the same with packs of four numbers
-  3  shipped: clip factor and the word whether to step at all from the device; in bf16 the rounded weights in the same
-     pass
+  3  shipped: the clip factor, and whether to step at all, come from the device; in bf16 the same pass writes the
+     rounded weights
 */
 #include "layer_case.h"
 

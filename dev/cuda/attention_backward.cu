@@ -8,13 +8,13 @@
 //      formed by products with blocks in registers, or on tensor cores in bf16; the scores are formed twice, once for
 //      each owner, which costs less than adding across blocks.
 //
-// usage: attention_backward [VERSION [MECHANISM [B T NH HS]]]    (all, when none is given; times mean something on a
-// GPU only)
+// usage: attention_backward [VERSION [MECHANISM [B T NH HS]]]    (all if none is given; times mean something only
+// on a GPU)
 #include "attention_case.h"
 
 enum { VERSIONS = 3, ROWS = 64, COLUMNS = 32 };
 
-// What a pair's gradients need of its query.
+// What a pair's gradients need to know about its query.
 __device__ static inline RowNumbers query_numbers(const Differentiate &a, int head, int query, float output_dot) {
     const float *levels = a.saved + (size_t)head * 2 * a.T + query;
     return {0, 0, levels[0], levels[a.T], output_dot};

@@ -3,12 +3,12 @@
 //
 //   1  One thread per head, which goes through all keys. Of a GPU's tens of thousands of threads twelve are busy.
 //   2  One warp per head, whose lanes share the channels: a row of keys or values is one read of the whole warp, a dot
-//      product five shuffles. Still a key after the other, and twelve warps.
+//      product five shuffles. Still one key after another, and twelve warps.
 //   3  The ones that ship (attention/quadratic.cuh). Long caches are split over up to 32 blocks of four warps, and a
 //      lane has a key of its own, so that dot products need no shuffles. Each block leaves its level, total and sums,
-//      and a last small kernel merges them in the order of the splits. The norms of the keys stand in the cache.
+//      and a last small kernel merges them in the order of the splits. The norms of the keys are kept in the cache.
 //
-// usage: attention_decode [VERSION [MECHANISM [1 T NH HS]]]    (all, when none is given; times: on a GPU only)
+// usage: attention_decode [VERSION [MECHANISM [1 T NH HS]]]    (all if none is given; times: only on a GPU)
 #include "attention_case.h"
 
 enum { VERSIONS = 3, PER_LANE = LARGEST_HEAD / 32 };

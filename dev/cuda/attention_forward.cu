@@ -11,8 +11,8 @@
 //      weights in shared memory, two lanes per row; the level is raised once per tile and not once per key; distances
 //      come from norms and the dot product where that loses no digits.
 //
-// usage: attention_forward [VERSION [MECHANISM [B T NH HS]]]    (all, when none is given; times mean something on a GPU
-// only)
+// usage: attention_forward [VERSION [MECHANISM [B T NH HS]]]    (all if none is given; times mean something only on a
+// GPU)
 #include "attention_case.h"
 
 enum { VERSIONS = 3, QUERIES = 64, KEYS = 32 };

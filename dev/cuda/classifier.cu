@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
     };
     static const char *const names[] = {"a thread per row", "a block per row, three passes",
                                         "shipped: largest and sum in one pass"};
-    for (int number = 1; number <= 3; number++) { // the time has the copy of the logits in it
+    for (int number = 1; number <= 3; number++) { // the time includes the copy of the logits
         version(number);
         report(number, names[number - 1], fmax(worst_of(losses), worst_of(logits)), BOUND, 4.0 * count * sizeof(floatX),
                [&] { version(number); });

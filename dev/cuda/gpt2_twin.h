@@ -1,4 +1,4 @@
-// What test_gpt2.cu and the progressions compare with: the functions of train_gpt2.c, whose names they bear, in host
+// What test_gpt2.cu and the progressions compare with: the functions of train_gpt2.c, under their names, in host
 // memory.
 #ifndef DEV_CUDA_GPT2_TWIN_H
 #define DEV_CUDA_GPT2_TWIN_H

@@ -1,6 +1,6 @@
 // Threads and dynamic shared memory of the kernels whose launches decide them; runs without a GPU. A line each: pattern
-// of the kernel's name, threads, bytes. For report.py, which takes all others to be launched with 256 threads, as they
-// are.
+// of the kernel's name, threads, bytes. For report.py, which assumes that all others are launched with 256 threads, as
+// they are.
 #include "attention/quadratic.cu"
 
 #include <stdio.h>

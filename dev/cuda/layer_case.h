@@ -41,7 +41,7 @@ template <typename Launch> static float best_milliseconds(Launch launch) {
 }
 
 // One line of a progression's table. `worst`: the largest difference from the C code, as a share of the largest number;
-// `bytes`: what the version has to move at least.
+// `bytes`: the least that the version has to move.
 template <typename Launch>
 static void report(int version, const char *what, double worst, double bound, double bytes, Launch launch) {
     float milliseconds = best_milliseconds(launch);

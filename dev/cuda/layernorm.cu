@@ -4,7 +4,7 @@ Residual + LayerNorm forward, from a thread per row to the trainer's kernel. bui
   1  a thread per row: neighbouring threads read places a whole row apart
   2  a warp per row: neighbouring lanes read neighbouring numbers
   3  the same with packs of four numbers
-  4  shipped: the sum with the residual in the same kernel, one pass over memory less
+  4  shipped: the sum with the residual in the same kernel saves a pass over memory
 */
 #include "layer_case.h"
 

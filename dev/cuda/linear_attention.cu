@@ -12,7 +12,7 @@
 //      than one head and sequence per product, segments that bound the scratch, and feature maps that are products of
 //      two.
 //
-// Every version is compared with the C code (attention/elu.c). On a GPU the times mean something.
+// Every version is compared with the C code (attention/elu.c). The times mean something only on a GPU.
 #include "attention/linear_gpu.h"
 
 extern "C" {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Static evidence of the GPU code, without a GPU: what ptxas says of every kernel on every architecture, the occupancy that
+"""Static evidence on the GPU code, without a GPU: what ptxas says of every kernel on every architecture, the occupancy that
 follows from it, what every kernel moves (counted: dev/cuda_on_cpu executes it and counts) and computes per token, and what
 a roofline makes of that on A100 and H100.
 
@@ -189,7 +189,7 @@ PRODUCTS_OF_PAIRS = {"attend": 2, "differentiate": 7}
 HEAD = 32  # channels of a head where attentions are counted alone
 PER_PAIR = 12  # other operations for a pair and two products: an exponential, or a quotient with its distance, and sums
 LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS, WEIGHTS = 3072, 512, 256, 1 << 20
-COUNTED = set()  # the kernels that have stood in a table
+COUNTED = set()  # the kernels that have appeared in a table
 
 
 def traffic(args, *arguments):

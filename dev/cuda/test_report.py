@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of report.py's own sums: what it reads of ptxas, occupancy, rooflines, and that no kernel goes unnoticed."""
+"""Tests of report.py's own sums: what it reads from ptxas, occupancy, rooflines, and that no kernel goes unnoticed."""
 
 import unittest
 

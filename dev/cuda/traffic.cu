@@ -1,11 +1,11 @@
 // Runs one pass of an attention, or a training step of a GPT-2 of one layer, on the harness in its count mode, which
 // says what every kernel moves; for report.py.
 //
-//     traffic attention NAME forward|backward|decode TOKENS [options]   embed 256, 8 heads, batch 1; --features exp,
-//     ... traffic attention NAME memory TOKENS                              bytes of a tensor (T, 256), kept, of
-//     scratch traffic gpt2 TOKENS                                               GPT-2 124M's widths, one layer, one
-//     step traffic optional TOKENS                                           kernels that only some runs launch, once
-//     each traffic weights COUNT                                             weights made ready for decoding
+//     traffic attention NAME forward|backward|decode TOKENS [options]   embed 256, 8 heads, batch 1; --features exp ...
+//     traffic attention NAME memory TOKENS                              bytes of a tensor (T, 256), kept, of scratch
+//     traffic gpt2 TOKENS                                               GPT-2 124M's widths, one layer, one step
+//     traffic optional TOKENS                                           kernels that only some runs launch, once each
+//     traffic weights COUNT                                             weights made ready for decoding
 #define GPT2_MODEL_ONLY
 #include "sample_gpt2.cu"
 
@@ -81,7 +81,7 @@ static void run_gpt2(int T) {
     gpt2_free(&model);
 }
 
-// Dropout's, those of a bias and of a GELU that no product has taken in, and a bias gradient's second micro-batch.
+// Dropout's, those of a bias and of a GELU that no product includes, and a bias gradient's second micro-batch.
 static void run_optional(int T) {
     const int C = 768;
     size_t count = (size_t)T * C;

@@ -105,7 +105,7 @@ test-cuda-check: $(CUDA_CHECK_TESTS) $(call cuda_programs_of,check) $(PROGRAMS)
 	@CUDA_MODE=check scripts/run_tests.sh $(call cuda_left_out_of,check) $(CUDA_CHECK_TESTS) $(CUDA_SCRIPTS)
 test-cuda-asan: $(CUDA_ASAN_TESTS) $(call cuda_programs_of,asan) $(PROGRAMS)
 	@CUDA_MODE=asan ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $(call cuda_left_out_of,asan) $(CUDA_ASAN_TESTS) $(CUDA_SCRIPTS)
-# Valgrind takes fifty times the time: of each program the tests that launch every kernel, with the smallest shapes
+# Valgrind takes fifty times as long: of each program the tests that launch every kernel, with the smallest shapes
 # (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not
 # know is a failure (core/base/test.h).
 VALGRIND_test_linear_gpu    := test_many_segments,test_prefill_in_segments

@@ -4,12 +4,12 @@
     mutants.py [options] --test NAME[,NAME...] file.cu file.cuh...
 
 find_mutants.py says what is changed. All mutants are compiled into the test programs at once, in a copy of the sources at
-BUILD/mutants/tree, and chosen at run time. A first run of every test notes which mutants it comes by and what it costs;
-then each mutant gets the tests that come by it, those that are cheap and have killed its neighbours first, until one
+BUILD/mutants/tree, and chosen at run time. A first run of every test notes which mutants it reaches and what it costs;
+then each mutant gets the tests that reach it, those that are cheap and have killed its neighbours first, until one
 fails. Time is CPU time: a machine that is busy or stopped changes nothing.
 
-Mutants that survive must stand in equivalent_mutants.txt with a reason; --table writes all that was found. Results are kept
-in BUILD/mutants/results.jsonl, so that an interrupted run goes on where it stopped."""
+Mutants that survive must be listed in equivalent_mutants.txt with a reason; --table writes all that was found. Results are kept
+in BUILD/mutants/results.jsonl, so that an interrupted run continues where it stopped."""
 import argparse
 import collections
 import concurrent.futures
@@ -80,7 +80,7 @@ def link_to(target, path):
 
 
 def plant_tree(tree, mutants, build):
-    """A copy of the project for make: links to everything, but for the sources that have mutants in them."""
+    """A copy of the project for make: links to everything except the sources that have mutants in them."""
     by_path = collections.defaultdict(list)
     for mutant in mutants:
         by_path[mutant.path].append(mutant)
@@ -156,10 +156,10 @@ def reason_of(outcome):
     return f'signal {-outcome.status}' if outcome.status < 0 else 'wrong result'
 
 
-# ---- what every test costs and comes by
+# ---- what every test costs and reaches
 
 class Survey:
-    """Every test of every program without a mutant: it must pass, takes `seconds` and comes by the mutants in `reached`.
+    """Every test of every program without a mutant: it must pass, takes `seconds` and reaches the mutants in `reached`.
     Tests that take longer than a mutant may get are left out. Kept from run to run by the programs' hashes."""
 
     def __init__(self, work, programs, options):
@@ -213,7 +213,7 @@ class Judge:
             self.known[entry['key']] = self.last[entry['mutant']] = entry
 
     def key(self, mutant):
-        """Of everything that the result depends on: the programs that come by the mutant."""
+        """Of everything that the result depends on: the programs that reach the mutant."""
         reaching = sorted({self.survey.hashes[run.build, run.program] for run, reached in self.survey.reached.items() if mutant.number in reached})
         return hashlib.sha256(' '.join([mutant.identity(), str(self.options.seconds)] + reaching).encode()).hexdigest()
 

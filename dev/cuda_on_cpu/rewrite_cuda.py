@@ -6,7 +6,7 @@
     extern __shared__ float buffer[];            a pointer to the block's dynamic shared memory
 
 and refuses statements that throw away the status of a CUDA, cuBLAS, cuDNN or NCCL call. All else passes untouched, and line
-numbers stay true."""
+numbers stay right."""
 import argparse
 import re
 import sys
@@ -293,7 +293,7 @@ BLOCK_OPENING = re.compile(r'(?:[;{})\]:]|\belse|\bdo)\s*\{$')
 
 
 def is_in_statement(text, offset):
-    """Whether a comma there parts expressions of a statement, not arguments or the numbers of an initialiser."""
+    """Whether a comma there separates expressions of a statement, not arguments or the numbers of an initialiser."""
     depth = 0
     for i in range(offset - 1, -1, -1):
         c = text[i]

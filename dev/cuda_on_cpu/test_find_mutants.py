@@ -35,7 +35,7 @@ class FindMutants(unittest.TestCase):
         self.found = mutants_of('a.cu', SOURCE, 100)
 
     def changed_lines(self, kind):
-        """The lines with one mutant each, its insertion written shortly."""
+        """The lines with one mutant each, its insertion in short form."""
         lines = []
         for mutant in self.found:
             if mutant.kind == kind:

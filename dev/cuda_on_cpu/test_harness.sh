@@ -190,7 +190,7 @@ environment=CUDA_ON_CPU_LAZY=1 caught fast stale_pinned
 environment=CUDA_ON_CPU_LAZY=1 caught fast no_event
 environment=CUDA_ON_CPU_LAZY=1 caught fast late_upload
 unnoticed fast in_order_only
-for seed in 1 2 3; do # a race shows in every schedule but the one that it relies on, and its seed is said
+for seed in 1 2 3; do # a race shows in every schedule but the one that it relies on, and its seed is reported
     environment="CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=$seed" caught fast in_order_only "CUDA_ON_CPU_SEED=$seed"
 done
 unnoticed fast stale_pinned
@@ -205,7 +205,7 @@ esac
 # ---- mutants
 if python3 "$here/test_mutants.py" "$work/cuda_common_check.o" >"$work/log" 2>&1; then ok; else fail "test_mutants.py" "$work/log"; fi
 
-# ---- a schedule is repeated by its seed, and said
+# ---- a schedule is repeated by its seed, which is reported
 environment="CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=7"
 run_bug fast none
 if says "CUDA_ON_CPU_SEED=7"; then ok; else fail "the seed is not printed" "$work/log"; fi

@@ -218,7 +218,7 @@ static void test_lt_refusals() {
     CHECK(run(f) == CUBLAS_STATUS_INVALID_VALUE);
     f = right, f.a = a + 1; // not aligned to 16 bytes
     CHECK(run(f) == CUBLAS_STATUS_INVALID_VALUE);
-    f = right, f.a = a + 16; // aligned to 16 bytes at least, but not to the 256 that go without saying
+    f = right, f.a = a + 16; // aligned to 16 bytes at least, but not to the 256 that are taken for granted
     CHECK(run(f) == CUBLAS_STATUS_INVALID_VALUE);
     f.alignment_of_a = 16;
     CHECK(run(f) == CUBLAS_STATUS_SUCCESS);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of mutants.py, and of what it needs of the runtime: breaks the kernel in test_mutants.cu in every way it knows, and
-looks which mutants are killed, by what, and which survives.
+"""Tests of mutants.py, and of what it needs from the runtime: breaks the kernel in test_mutants.cu in every way it knows, and
+looks at which mutants are killed, by what, and which one survives.
 
     test_mutants.py OBJECT...    objects to link with, in check mode, besides the kernel's"""
 import argparse

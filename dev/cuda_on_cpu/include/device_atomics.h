@@ -8,7 +8,7 @@
 
 namespace cuda_on_cpu {
 
-void check_atomic(const void *address, size_t bytes); // does nothing but in check mode
+void check_atomic(const void *address, size_t bytes); // does nothing except in check mode
 
 template <typename Number, typename Change>
 __attribute__((no_sanitize("thread"), noinline)) Number atomic_update(Number *address, Change change) {

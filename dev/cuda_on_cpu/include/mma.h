@@ -57,7 +57,7 @@ template <typename Fragment, typename Value> inline void fill_fragment(Fragment 
 namespace cuda_on_cpu {
 
 // Which number of a tile is x[i] of the calling lane. CUDA does not say; here it is not what a kernel would guess, so
-// that one that relies on a guess, or on lanes finding their own numbers again, is found out.
+// that one that relies on a guess, or on lanes finding their own numbers again, is caught.
 inline int element_of_tile(int i) {
     return i * 32 + 31 - lane();
 }

@@ -1,5 +1,5 @@
 // What find_mutants.py plants into kernels: every mutant of a program is compiled into it, and the environment says
-// which one is alive (runtime/mutants.cpp), so that trying another costs a run and no compilation. All are insertions:
+// which one is alive (runtime/mutants.cpp), so that trying another costs a run but no compilation. All are insertions:
 //
 //   a barrier removed         (cuda_on_cpu::mutant(7) ? (void)0 : (void)__syncthreads())
 //   a condition always true   if (cuda_on_cpu::mutant(8) || (i < n))
@@ -29,7 +29,7 @@ void reach_comparison_of_floats(int number);
 
 // Stands between the two signs of a comparison. All comparisons have the same precedence and go from left to right, so
 // whatever stood on either side still does. Where floats are compared, < and <= differ only by chance: those are noted,
-// and are no mutants.
+// and are not mutants.
 struct Moved {
     int number;
 };

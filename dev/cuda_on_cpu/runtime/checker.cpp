@@ -1,4 +1,4 @@
-// Bounds, initialisation and races of single accesses.
+// Bounds, initialisation and races of individual accesses.
 //
 // For every two bytes of device and shared memory there is a state (unallocated, allocated, initialised) and a cell
 // with the last write and the last two reads by different threads. Two accesses of which one writes are ordered when

@@ -1,6 +1,6 @@
 // cuDNN, as much of it as include/cudnn_frontend.h declares: fused attention, forward and backward, in bfloat16.
 //
-// It refuses what cuDNN 9 refuses on one of the GPUs that we build for, so that what runs here runs on all of them, and
+// It refuses what cuDNN refuses on any of the GPUs that we build for, so that what runs here runs on all of them, and
 // it fills its workspace with garbage, so that nobody keeps numbers there.
 #include "runtime.h"
 
@@ -145,7 +145,7 @@ Status Graph::build(cudnnHandle_t handle, std::vector<HeurMode_t> const &modes) 
     return status;
 }
 
-// As much as a backward pass takes that gathers dQ in float.
+// As much as a backward pass needs if it gathers dQ in float.
 Status Graph::get_workspace_size(int64_t &bytes) const {
     if (!is_built) return refused("get_workspace_size before build");
     std::vector<int64_t> dim = tensors[Q]->get_dim();

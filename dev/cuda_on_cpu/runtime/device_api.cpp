@@ -1,4 +1,4 @@
-// Errors of the API, and what the device says of itself.
+// Errors of the API, and what the device says about itself.
 #include "runtime.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace cuda_on_cpu {
 namespace {
 
 cudaError_t last_error = cudaSuccess;
-// A launch returns nothing; who does not ask for its error never learns of it.
+// A launch returns nothing; whoever does not ask for its error never learns of it.
 struct RefusedLaunch {
     bool unseen;
     std::string kernel, why;
@@ -39,7 +39,7 @@ void require_errors_seen(const char *next_call) {
           refused.kernel.c_str(), refused.why.c_str(), next_call);
 }
 
-// At exit: work still waiting runs, as it would on a device, and an error that nobody saw is told.
+// At exit: work still waiting runs, as it would on a device, and an error that nobody saw is reported.
 static void at_end() {
     if (!any_capture_active()) finish_all_work();
     require_errors_seen("the program ended");

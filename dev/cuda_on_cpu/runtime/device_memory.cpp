@@ -85,7 +85,7 @@ static char *reserve_arena() {
 void *device_allocate(size_t bytes) {
     if (!device_arena) device_arena = reserve_arena();
     size_t pages = round_up(round_up(bytes, alignment), page);
-    if (live_bytes == 0 && arena_used > arena_bytes / 2) arena_used = 0; // all has been freed: begin again
+    if (live_bytes == 0 && arena_used > arena_bytes / 2) arena_used = 0; // everything has been freed: begin again
     if (bytes > options().memory - live_bytes || arena_used + pages + page > arena_bytes) return nullptr;
     char *first_page = device_arena + arena_used;
     arena_used += pages + page;

@@ -1,4 +1,4 @@
-// How faults are told: one message with the kind, the kernel, the block, the thread and the source line, then exit.
+// How faults are reported: one message with the kind, the kernel, the block, the thread and the source line, then exit.
 #include "runtime.h"
 
 #include <csignal>

@@ -1,5 +1,5 @@
-// Which mutant is alive (CUDA_ON_CPU_MUTANT=N), or a list of those that a run comes by
-// (CUDA_ON_CPU_MUTANTS_REACHED=FILE): lines of a number and 1, or 2 for a comparison of floats, which is no mutant.
+// Which mutant is alive (CUDA_ON_CPU_MUTANT=N), or a list of those that a run reaches
+// (CUDA_ON_CPU_MUTANTS_REACHED=FILE): lines of a number and 1, or 2 for a comparison of floats, which is not a mutant.
 #include "../include/mutants.h"
 
 #include <climits>

@@ -1,4 +1,4 @@
-// Every mode but check: nothing watches single accesses.
+// Every mode but check: nothing watches individual accesses.
 #include "runtime.h"
 
 namespace cuda_on_cpu {

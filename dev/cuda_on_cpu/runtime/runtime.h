@@ -111,7 +111,7 @@ bool stream_is_known(cudaStream_t stream);
 void enqueue_and_finish(cudaStream_t stream, std::function<void()> work);
 bool any_capture_active();
 
-// ---- errors of the API: errors.cpp
+// ---- device_api.cpp: errors of the API
 cudaError_t api_result(cudaError_t status, const char *call); // remembers a failure
 cudaError_t missing_device();                                 // what the first call is told where there is no device
 void launch_failed(cudaError_t status, const char *kernel, Place place, const std::string &why);
@@ -123,7 +123,7 @@ void checker_allocated(const void *address, size_t bytes);
 void checker_freed(const void *address, size_t bytes);
 void checker_written(const void *address, size_t bytes);                  // by a copy or a library
 void checker_read(const void *address, size_t bytes, const char *reader); // by a copy or a library
-// A library multiplies matrices in this arithmetic ("bf16", "tf32", ...); what it reads and writes is told next.
+// A library multiplies matrices in this arithmetic ("bf16", "tf32", ...); what it reads and writes is reported next.
 void checker_multiplies(const char *call, const char *arithmetic, double operations);
 void checker_copied(void *to, const void *from, size_t bytes);
 void checker_launch();
