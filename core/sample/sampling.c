@@ -161,7 +161,7 @@ void sampling_load(Sampling *sampling, const ModelTensors *model) {
 // The prompt's tokens, with room for the sample after them. `begins` puts an end-of-text before them, as every document
 // had it in training; without any token there is always one.
 static void set_history(Sampling *sampling, const uint32_t *tokens, size_t count, int begins) {
-    size_t room = count + 1 + (size_t)sampling->settings.tokens;
+    size_t room = count + 2 + (sampling->context == ENDLESS ? 0 : (size_t)sampling->settings.tokens);
     sampling->history = memory_resize(sampling->history, room, sizeof(int), "the text");
     sampling->history_count = 0;
     if (begins || count == 0) sampling->history[sampling->history_count++] = sampling->end_of_text;
@@ -392,6 +392,7 @@ void sampling_put(Sampling *sampling, int token) {
     if (token < 0) refuse_model(sampling, "logits");
     sampling->ended = token < 0 || (is_end && sampling->settings.stop);
     if (sampling->ended) return;
+    if (sampling->context == ENDLESS && sampling->drawn > 0) sampling->history_count--; // nothing is read anew
     sampling->history[sampling->history_count++] = token;
     const char *text = sampling->tokenizer ? tokenizer_token(sampling->tokenizer, (uint32_t)token, &bytes) : NULL;
     if (!text)

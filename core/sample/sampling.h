@@ -44,7 +44,7 @@ typedef struct {
 
     // the text at hand
     LineEditor *editor;          // asks for prompts; NULL: there is one, which is in the history already
-    int *history, history_count; // the whole text so far as tokens; room for a prompt and the longest sample
+    int *history, history_count; // the text so far as tokens; of a text without end the prompt and the last token
     int prompts;                 // so far
     int prompt_count;            // tokens of the history that are the prompt
     int past;                    // of these, what the decoder reads once for all samples; 0: each reads all of it
