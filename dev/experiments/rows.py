@@ -19,7 +19,7 @@ TABLES = {
     },
     # R, M and P at equal feature width, F = R M P = 384.
     "presets": {
-        "P8 R3 M16": "--attention slay --P 8 --R 3 --M 16",
+        "P8 R3 M16": "--attention slay",
         "P16 R3 M8": "--attention slay --P 16 --R 3 --M 8",
         "P24 R2 M8": "--attention slay --P 24 --R 2 --M 8",
         "P32 R3 M4": "--attention slay --P 32 --R 3 --M 4",
