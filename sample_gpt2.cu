@@ -171,7 +171,7 @@ static const float *decoder_step(Decoder *decoder, const int *tokens, int n, int
 }
 
 // The sum of the losses of a row of T tokens from position 0; targets below 0 do not count.
-static inline double decoder_row_loss(Decoder *decoder, const int *inputs, const int *targets, int T) {
+static inline double decoder_row_loss(Decoder *decoder, const LossRows *row, int T) {
     GPT2 *model = decoder->model;
     int most = decoder_most_rows(decoder), C = model->config.C, V = model->config.V;
     std::vector<float> losses((size_t)most);
@@ -179,8 +179,8 @@ static inline double decoder_row_loss(Decoder *decoder, const int *inputs, const
     decoder->position = 0;
     for (int start = 0, rows; start < T; start += rows) {
         rows = T - start < most ? T - start : most;
-        decoder_rows(decoder, inputs + start, rows);
-        cuda_check(cudaMemcpyAsync(decoder->targets, targets + start, (size_t)rows * sizeof(int),
+        decoder_rows(decoder, row->inputs + start, rows);
+        cuda_check(cudaMemcpyAsync(decoder->targets, row->targets + start, (size_t)rows * sizeof(int),
                                    cudaMemcpyHostToDevice, model->stream));
         head_forward_backward(decoder->losses, NULL, NULL, decoder->hidden, model->weights.wte, decoder->targets, NULL,
                               rows, C, V, 0, decoder->logits, rows, model->stream);
@@ -212,7 +212,7 @@ int main(int argc, char **argv) {
     if (sampling.loader) { // --loss
         double loss = 0;
         while (isfinite(loss) && sampling_next_row(&sampling))
-            loss += decoder_row_loss(&decoder, sampling.at.inputs, sampling.at.targets, sampling.row_tokens);
+            loss += decoder_row_loss(&decoder, &sampling.at, sampling.row_tokens);
         sampling_end_loss(&sampling, loss);
     } else if (sampling.logits) { // --logits
         decoder_step(&decoder, sampling.history, sampling.history_count, 0, sampling.logits);

@@ -713,10 +713,11 @@ static Dropout mask_at(const GPT2 *model, int site, float share) {
     return dropout_of(share, model->batch.device.dropout_keys + site, model->batch.device.first_token);
 }
 
-static AttentionConfig attention_config_now(const GPT2 *model) {
-    AttentionConfig config = *attention_stack_sizes(&model->stack);
-    config.B = model->B, config.T = model->T;
-    return config;
+// The attention of layer l, with the sizes of the batch at hand.
+static StackEntry attention_now(const GPT2 *model, int l) {
+    StackEntry entry = *attention_stack_layer(&model->stack, l);
+    entry.config.B = model->B, entry.config.T = model->T;
+    return entry;
 }
 
 static floatX *layer_input(const GPT2 *model, int l) {
@@ -730,7 +731,7 @@ static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     const LayerWeights<floatX> *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     floatX *x = layer_input(model, l), *branch = model->acts.branch;
-    AttentionConfig config = attention_config_now(model);
+    StackEntry entry = attention_now(model, l);
     int N = model->B * model->T, C = model->config.C;
     cudaStream_t stream = model->stream;
     if (l == 0 || again)
@@ -742,7 +743,7 @@ static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     {
         NamedRange range("attention forward", WORK_ATTENTION, stream);
         model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->parameters.constants[l],
-                                  model->attention_work, &config, stream);
+                                  model->attention_work, &entry.config, stream);
     }
     linear_forward(branch, a->attention_out, w->proj_weight, w->proj_bias, N, C, C, stream);
     residual_layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, x, branch,
@@ -842,7 +843,7 @@ static void layer_backward(GPT2 *model, int l, float beta) {
     LayerWeights<float> *dw = &model->dweights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     BackwardScratch *s = &model->back;
-    AttentionConfig config = attention_config_now(model);
+    StackEntry entry = attention_now(model, l);
     int N = model->B * model->T, C = model->config.C;
     cudaStream_t stream = model->stream;
     recompute_layer(model, l);
@@ -862,7 +863,7 @@ static void layer_backward(GPT2 *model, int l, float beta) {
     {
         NamedRange range("attention backward", WORK_ATTENTION, stream);
         model->attention->backward(s->dwide, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
-                                   model->parameters.constants[l], model->attention_work, &config, stream);
+                                   model->parameters.constants[l], model->attention_work, &entry.config, stream);
     }
     linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, N, C, 3 * C, beta,
                     s->dbias, stream);

@@ -66,8 +66,9 @@ descriptions() {
     check "the table: memory" grep -q '^memory  *weights .* gradients .* attention constants .* in all' "$work/out"
     ./inspect "$work/loud/step_00000001" >"$work/out" 2>"$work/err"
     check_equal "inspect" "$?$(cat "$work/err")" 0
-    check_contains "inspect: the list" '[{"name":"slay",' "$work/out"
-    check_contains "inspect: its second entry" '{"name":"softmax","window":4,"decay":"learned",' "$work/out"
+    check "inspect: the list" grep -q '^  attention  *slay,softmax$' "$work/out"
+    check "inspect: its first entry" grep -q '^  attention.1.name  *slay$' "$work/out"
+    check "inspect: its second entry" grep -q '^  attention.2.window  *4$' "$work/out"
     check "inspect: positions" grep -q '^  positions  *none$' "$work/out"
     check "inspect: parameters" grep -q "^  parameters  *$count\$" "$work/out"
     for name in "h.0.attn.decay *F32 *(2)" "h.1.attn.decay *F32 *(2)" "h.0.attn.omega *F32 *(3,2,8,16)" \

@@ -455,6 +455,7 @@ void training_load(Training *training, const ModelTensors *model) {
 
 static void print_start(const Training *training, const json_t *described, const Machine *machine) {
     const Settings *settings = &training->settings;
+    char name[256];
     json_t *attention = attention_stack_to_json(&settings->stack);
     settings_print(settings, &training->options, attention, stdout);
     json_decref(attention);
@@ -463,7 +464,8 @@ static void print_start(const Training *training, const json_t *described, const
            training->flops_per_token / 1e6);
     printf("%-14s%s, in all %.1f MB\n", machine->device ? "GPU memory" : "memory", machine->memory,
            (double)machine->memory_bytes / 1e6);
-    if (machine->notes) printf("%-14s%s\n", "attention", machine->notes);
+    if (machine->notes)
+        printf("%-14s%s\n", attention_stack_name(&settings->stack, name, sizeof name), machine->notes);
     if (training->train)
         printf("%-14s%lld tokens in %d shards, %lld rows of %d\n", "training data",
                (long long)dataloader_tokens(training->train), dataloader_shards(training->train),

@@ -20,13 +20,10 @@ TABLES = {
     # R, M and P at equal feature width, F = R M P = 384.
     "presets": {
         "P8 R3 M16": "--attention slay",
-        "P16 R3 M8": "--attention slay --P 16 --R 3 --M 8",
-        "P24 R2 M8": "--attention slay --P 24 --R 2 --M 8",
-        "P32 R3 M4": "--attention slay --P 32 --R 3 --M 4",
         "P32 R2 M6": "--attention slay --P 32 --R 2 --M 6",
-        "P48 R2 M4": "--attention slay --P 48 --R 2 --M 4",
+        "P8 R1 M48": "--attention slay --P 8 --R 1 --M 48",
+        "P32 R1 M12 (recall)": "--attention slay --preset recall",
         "P96 R2 M2": "--attention slay --P 96 --R 2 --M 2",
-        "P192 R1 M2": "--attention slay --P 192 --R 1 --M 2",
         "flat J384": "--attention slay --fusion flat --M 384",
     },
 }
@@ -40,7 +37,7 @@ def rows_of(table, layers):
 
 # ---- what decoding keeps
 
-PAPER, RECALL = {"P": 8, "R": 3, "M": 16}, {"P": 32, "R": 2, "M": 6}
+PAPER, RECALL = {"P": 8, "R": 3, "M": 16}, {"P": 32, "R": 1, "M": 12}
 
 
 def options_of(words):
