@@ -19,8 +19,8 @@ enum { FEATURES_MAX = 1 << 18, NYSTROM_MAX = 512, SKETCH_MAX = 4096 };
 static void defaults(AttentionConfig *config) {
     int recall = config->preset == PRESET_RECALL, flat = config->fusion == FUSION_FLAT;
     config->R = flat ? 1 : recall ? 1 : 3;
-    config->M = flat ? 384 : recall ? 12 : 16;
-    config->P = flat ? 1 : recall ? 32 : 8;
+    config->M = flat ? 384 : recall ? 48 : 16;
+    config->P = flat ? 1 : 8;
     config->eps = 1e-3f;
     config->delta = 1e-6f;
     config->poly = POLY_ANCHOR;

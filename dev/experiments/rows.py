@@ -13,8 +13,9 @@ TABLES = {
         "slay": "--attention slay",
         "slay+fixed decay": "--attention slay --decay fixed",
         "slay+decay": "--attention slay --decay learned",
-        "slay recall": "--attention slay --preset recall",
-        "slay recall+decay": "--attention slay --preset recall --decay learned",
+        "slay recall": "--attention slay --P 8 --R 1 --M 48",
+        "slay recall, learned": "--attention slay --P 8 --R 1 --M 48 --learn both",
+        "slay recall+decay": "--attention slay --P 8 --R 1 --M 48 --decay learned",
         "hybrid 3:1": "--attention slay*3,softmax:window=64 --decay learned",
     },
     # R, M and P at equal feature width, F = R M P = 384.
@@ -22,7 +23,7 @@ TABLES = {
         "P8 R3 M16": "--attention slay",
         "P32 R2 M6": "--attention slay --P 32 --R 2 --M 6",
         "P8 R1 M48": "--attention slay --P 8 --R 1 --M 48",
-        "P32 R1 M12 (recall)": "--attention slay --preset recall",
+        "P32 R1 M12": "--attention slay --P 32 --R 1 --M 12",
         "P96 R2 M2": "--attention slay --P 96 --R 2 --M 2",
         "flat J384": "--attention slay --fusion flat --M 384",
     },
@@ -37,7 +38,7 @@ def rows_of(table, layers):
 
 # ---- what decoding keeps
 
-PAPER, RECALL = {"P": 8, "R": 3, "M": 16}, {"P": 32, "R": 1, "M": 12}
+PAPER, RECALL = {"P": 8, "R": 3, "M": 16}, {"P": 8, "R": 1, "M": 48}
 
 
 def options_of(words):
