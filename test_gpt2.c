@@ -116,7 +116,7 @@ static const char *kind_at(int i) {
                                          "elu:decay=learned",
                                          "slay:learn=both:decay=learned",
                                          "slay:fusion=flat:M=20:learn=both",
-                                         "slay:decay=learned:preset=recall,softmax:window=6",
+                                         "slay:decay=learned:R=2:M=6:P=32,softmax:window=6",
                                          "uniform:decay=fixed,yat-spherical:decay=learned:window=40",
                                          NULL};
     int known = 0;

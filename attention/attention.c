@@ -74,7 +74,7 @@ static const Field fields[] = {
     {USES_LEARN, "learn", "learn", OPTION_CHOICE, AT(learn), 0, 0, "none|omega|anchors|both",
      "which of the drawn tensors are trained", AT(learn)},
     {USES_PRESET, "preset", "preset", OPTION_CHOICE, AT(preset), 0, 0, "paper|recall",
-     "R, M and P by name; each may still be given", NEVER},
+     "R, M, P and poly by name; each may still be given", NEVER},
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 

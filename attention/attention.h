@@ -43,7 +43,7 @@ typedef struct { // everything a mechanism may know; printed, logged, saved with
     int decay;            // Decay: a score is multiplied by a factor of the head's own for every token of distance
     float decay_shortest, decay_longest; // reach of the first and the last head in tokens: see attention_log_decay
     int learn;            // Learn: which of the drawn tensors are trained
-    int preset;           // Preset: where R, M and P come from when they are not given
+    int preset;           // Preset: where R, M, P and poly come from when they are not given
     uint64_t seed;        // of the constants
     float own[ATTENTION_OWN_MAX]; // values of the mechanism's own options, in their order
 } AttentionConfig;

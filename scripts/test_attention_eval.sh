@@ -107,7 +107,7 @@ check_outputs("softmax", softmax, None)
 check_gradients({"decay": [H]}, "--attention", "softmax", "--decay", "learned")
 check_gradients({"decay": [H]}, "--attention", "elu", "--decay", "learned")
 check_gradients({"decay": [H], "omega": [2, H, D, 6], "anchor_vectors": [32, D]},
-                "--attention", "slay", "--preset", "recall", "--decay", "learned", "--learn", "both")
+                "--attention", "slay", "--R", "2", "--M", "6", "--P", "32", "--decay", "learned", "--learn", "both")
 message = evaluate(inputs(decay=([H + 1], array.array("f", [1] * (H + 1)))), "--attention", "elu", "--decay", "learned")
 check("a decay of another shape", isinstance(message, str) and "decay" in message and message.count("\n") == 1, message)
 plain = evaluate(inputs(), "--attention", "slay", "--mode", "backward")
