@@ -18,9 +18,9 @@ enum { FEATURES_MAX = 1 << 18, NYSTROM_MAX = 512, SKETCH_MAX = 4096 };
 // Both presets have 384 features. The flat fusion has as many, each drawn by itself: no nodes and no products.
 static void defaults(AttentionConfig *config) {
     int recall = config->preset == PRESET_RECALL, flat = config->fusion == FUSION_FLAT;
-    config->R = flat ? 1 : recall ? 2 : 3;
-    config->M = flat ? 384 : recall ? 6 : 16;
-    config->P = flat ? 1 : recall ? 32 : 8;
+    config->R = flat || recall ? 1 : 3;
+    config->M = flat ? 384 : recall ? 4 : 16;
+    config->P = flat ? 1 : recall ? 96 : 8;
     config->eps = 1e-3f;
     config->delta = 1e-6f;
     config->poly = recall && config->fusion == FUSION_TENSOR ? POLY_NYSTROM : POLY_ANCHOR;

@@ -96,9 +96,9 @@ static void presets_fill_in_what_was_not_given(void) {
     CHECK(configure("slay", &config, NULL, 0, &error) == 0 && is_size(&config, 3, 16, 8));
     CHECK(configure("slay", &config, paper, 2, &error) == 0 && is_size(&config, 3, 16, 8));
     CHECK(configure("slay", &config, R, 2, &error) == 0 && is_size(&config, 2, 16, 8));
-    CHECK(configure("slay", &config, recall, 2, &error) == 0 && is_size(&config, 2, 6, 32) &&
+    CHECK(configure("slay", &config, recall, 2, &error) == 0 && is_size(&config, 1, 4, 96) &&
           config.poly == POLY_NYSTROM);
-    CHECK(configure("slay", &config, recall, 4, &error) == 0 && is_size(&config, 2, 6, 48));
+    CHECK(configure("slay", &config, recall, 4, &error) == 0 && is_size(&config, 1, 4, 48));
     CHECK(configure("slay", &config, flat, 2, &error) == 0 && is_size(&config, 1, 384, 1));
     CHECK(configure("slay", &config, flat, 4, &error) == 0 && is_size(&config, 1, 384, 1));
     CHECK(configure("slay", &config, flat, 6, &error) == 0 && is_size(&config, 1, 100, 1));

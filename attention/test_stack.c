@@ -82,7 +82,7 @@ static void options_for_all_entries(void) {
     // Defaults that follow another option follow the entry's own.
     const char *const preset[] = {"--preset", "recall", NULL};
     CHECK(configure_with(&stack, "slay,slay:preset=paper,slay:fusion=flat,slay:P=5", preset, &error) == 0);
-    const int expected[4][3] = {{2, 6, 32}, {3, 16, 8}, {1, 384, 1}, {2, 6, 5}}; // R, M, P
+    const int expected[4][3] = {{1, 4, 96}, {3, 16, 8}, {1, 384, 1}, {1, 4, 5}}; // R, M, P
     for (int i = 0; i < 4; i++) {
         const AttentionConfig *config = &stack.entries[i].config;
         CHECK(config->R == expected[i][0] && config->M == expected[i][1] && config->P == expected[i][2]);

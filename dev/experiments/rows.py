@@ -14,8 +14,8 @@ TABLES = {
         "slay+fixed decay": "--attention slay --decay fixed",
         "slay+decay": "--attention slay --decay learned",
         "slay R1 M48, learned": "--attention slay --P 8 --R 1 --M 48 --learn both",
-        "slay recall": "--attention slay --poly nystrom --P 32 --R 2 --M 6",
-        "slay recall+decay": "--attention slay --poly nystrom --P 32 --R 2 --M 6 --decay learned",
+        "slay recall": "--attention slay --poly nystrom --P 96 --R 1 --M 4",
+        "slay recall+decay": "--attention slay --poly nystrom --P 96 --R 1 --M 4 --decay learned",
         "hybrid 3:1": "--attention slay*3,softmax:window=64 --decay learned",
     },
     # R, M and P at equal feature width, F = R M P = 384.
@@ -24,8 +24,8 @@ TABLES = {
         "P32 R2 M6": "--attention slay --P 32 --R 2 --M 6",
         "P8 R1 M48": "--attention slay --P 8 --R 1 --M 48",
         "P32 R1 M12": "--attention slay --P 32 --R 1 --M 12",
-        "P32 R2 M6 nystrom (recall)": "--attention slay --poly nystrom --P 32 --R 2 --M 6",
-        "P96 R1 M4 nystrom": "--attention slay --poly nystrom --P 96 --R 1 --M 4",
+        "P32 R2 M6 nystrom": "--attention slay --poly nystrom --P 32 --R 2 --M 6",
+        "P96 R1 M4 nystrom (recall)": "--attention slay --poly nystrom --P 96 --R 1 --M 4",
         "P96 R2 M2": "--attention slay --P 96 --R 2 --M 2",
         "flat J384": "--attention slay --fusion flat --M 384",
     },
@@ -40,7 +40,7 @@ def rows_of(table, layers):
 
 # ---- what decoding keeps
 
-PAPER, RECALL = {"P": 8, "R": 3, "M": 16}, {"P": 32, "R": 2, "M": 6}
+PAPER, RECALL = {"P": 8, "R": 3, "M": 16}, {"P": 96, "R": 1, "M": 4}
 
 
 def options_of(words):

@@ -231,7 +231,7 @@ class Choice(Scratch):
 class Rows(unittest.TestCase):
     def test_width_and_state(self):
         for words, expected in (("--attention slay", (384, 384 * 33)), ("--attention softmax", (None, 2 * 32 * 256)),
-                                ("--attention slay --preset recall --P 16", (192, 192 * 33)),
+                                ("--attention slay --preset recall --P 16", (64, 64 * 33)),
                                 ("--attention slay --fusion flat --M 384", (384, 384 * 33)),
                                 ("--attention softmax --window 32", (None, 2 * 32 * 32)),
                                 ("--attention slay*3,softmax:window=64", (None, round((3 * 384 * 33 + 2 * 32 * 64) / 4)))):
