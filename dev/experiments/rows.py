@@ -15,6 +15,7 @@ TABLES = {
         "slay+decay": "--attention slay --decay learned",
         "slay R1 M48, learned": "--attention slay --P 8 --R 1 --M 48 --learn both",
         "slay recall": "--attention slay --poly nystrom --P 96 --R 1 --M 4",
+        "slay recall, learned": "--attention slay --poly nystrom --P 96 --R 1 --M 4 --learn omega",
         "slay recall+decay": "--attention slay --poly nystrom --P 96 --R 1 --M 4 --decay learned",
         "hybrid 3:1": "--attention slay*3,softmax:window=64 --decay learned",
     },
