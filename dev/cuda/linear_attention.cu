@@ -229,7 +229,7 @@ static float *reference(const float *qkv, Size size) {
     const Attention *elu = attention_gpu_elu.cpu;
     float *out = (float *)calloc((size_t)size.B * size.T * config.C, sizeof(float));
     float *work = (float *)calloc(elu->work_size(&config) + 1, sizeof(float));
-    elu->forward(out, NULL, qkv, NULL, work, &config);
+    elu->forward(out, NULL, qkv, NULL, NULL, work, &config);
     free(work);
     return out;
 }
