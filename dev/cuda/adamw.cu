@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
     for (float &x : v.host) x = fabsf(x);
     const std::vector<float> value0 = value.host, m0 = m.host, v0 = v.host;
     Parameter parameter = {};
-    parameter.rank = 2, parameter.count = count;
+    parameter.rank = 2, parameter.decays = 1, parameter.count = count;
     parameter.value = value.data(), parameter.gradient = gradient.data(), parameter.m = m.data(),
     parameter.v = v.data();
     twin_adamw(&parameter, &settings, step, rate, clip);
