@@ -492,10 +492,8 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, const AttentionStac
     model->constants = memory_allocate_zeroed((size_t)config->L, sizeof(real *), "the list of constants");
     for (int l = 0; l < config->L; l++) {
         const StackEntry *entry = attention_stack_layer(stack, l);
-        AttentionTensor list[ATTENTION_TENSORS_MAX];
-        size_t count;
-        attention_constants(entry->attention, &entry->config, list, &count);
-        arena_plan(&model->constant_arena, &model->constants[l], count);
+        arena_plan(&model->constant_arena, &model->constants[l],
+                   attention_constant_count(entry->attention, &entry->config));
     }
 }
 

@@ -131,6 +131,10 @@ const char *attention_names(char *text, size_t size) {
     return names_of_users(text, size, NULL);
 }
 
+int attention_is_option(const Option *option) {
+    return !strcmp(option->group, GROUP);
+}
+
 int attention_refuse_option(const Attention *attention, const char *option, Error *error) {
     char owners[256];
     return error_set(error, "option --%s belongs to %s, not to %s; remove it", option,
@@ -209,7 +213,7 @@ int attention_configure(const Attention *attention, AttentionConfig *config, con
     AttentionConfig configured = default_config(attention, config);
     for (int i = 0; options && i < options->count; i++) {
         const Option *option = &options->items[i];
-        if (!option->given || strcmp(option->group, GROUP) || attention_has_option(attention, option->name)) continue;
+        if (!option->given || !attention_is_option(option) || attention_has_option(attention, option->name)) continue;
         return attention_refuse_option(attention, option->name, error);
     }
     for (int i = 0, n = fields_of(list, attention); i < n; i++)
@@ -268,6 +272,20 @@ int attention_constants(const Attention *attention, const AttentionConfig *confi
 int attention_parameters(const Attention *attention, const AttentionConfig *config,
                          AttentionTensor list[ATTENTION_TENSORS_MAX], size_t *total) {
     return list_tensors(attention, config, 1, list, total);
+}
+
+size_t attention_constant_count(const Attention *attention, const AttentionConfig *config) {
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
+    size_t total;
+    attention_constants(attention, config, list, &total);
+    return total;
+}
+
+size_t attention_parameter_count(const Attention *attention, const AttentionConfig *config) {
+    AttentionTensor list[ATTENTION_TENSORS_MAX];
+    size_t total;
+    attention_parameters(attention, config, list, &total);
+    return total;
 }
 
 void attention_draw(const Attention *attention, real *constants, real *parameters, int layer,

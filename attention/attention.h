@@ -122,6 +122,7 @@ const char *attention_names(char *text, size_t size); // "softmax, yat, ...", fo
 
 // Adds the mechanisms' options (--R, --eps, ...) to a program's table; they write into `config`.
 void attention_add_options(Options *options, AttentionConfig *config);
+int attention_is_option(const Option *option); // of any mechanism
 // Whether a mechanism has the option; the refusal of one that it has not.
 int attention_has_option(const Attention *attention, const char *option);
 int attention_refuse_option(const Attention *attention, const char *option, Error *error);
@@ -135,6 +136,9 @@ int attention_constants(const Attention *attention, const AttentionConfig *confi
 // Likewise the trainable parameters: those of a learned decay, then the mechanism's own.
 int attention_parameters(const Attention *attention, const AttentionConfig *config,
                          AttentionTensor list[ATTENTION_TENSORS_MAX], size_t *total);
+// How many numbers these are.
+size_t attention_constant_count(const Attention *attention, const AttentionConfig *config);
+size_t attention_parameter_count(const Attention *attention, const AttentionConfig *config);
 // The constants and the parameters' first values; the same for every call with the same layer and seed.
 void attention_draw(const Attention *attention, real *constants, real *parameters, int layer,
                     const AttentionConfig *config);

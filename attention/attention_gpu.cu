@@ -23,12 +23,6 @@ static const char *missing_option(const AttentionConfig *config) {
     return config->fusion == FUSION_FLAT ? "fusion flat" : NULL;
 }
 
-static int has_parameters(const Attention *attention, const AttentionConfig *config) {
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    size_t total;
-    return attention_parameters(attention, config, list, &total) > 0;
-}
-
 const AttentionGPU *attention_gpu_of(const AttentionStack *stack, char *why, size_t size) {
     const char *name = stack->entries[0].attention->name;
     const AttentionConfig *config = &stack->entries[0].config;
@@ -42,7 +36,7 @@ const AttentionGPU *attention_gpu_of(const AttentionStack *stack, char *why, siz
     else if (option)
         snprintf(why, size, "attention %s on the GPU: no kernels for option %s yet; use the program for the CPU", name,
                  option);
-    else if (has_parameters(found->cpu, config))
+    else if (attention_parameter_count(found->cpu, config))
         snprintf(why, size, "attention %s on the GPU: no code for trained tensors yet; use the program for the CPU",
                  name);
     else if (!found->check || !found->check(config, why + length, size - (size_t)length))

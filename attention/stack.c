@@ -91,7 +91,7 @@ static int check_given(const AttentionStack *stack, const Options *options, Erro
         const Option *option = &options->items[i];
         int users = 0;
         for (int k = 0; k < stack->count; k++) users += attention_has_option(stack->entries[k].attention, option->name);
-        if (!users && option->given && !strcmp(option->group, "attention"))
+        if (!users && option->given && attention_is_option(option))
             return attention_refuse_option(stack->entries[0].attention, option->name, error);
     }
     return 0;
@@ -99,8 +99,8 @@ static int check_given(const AttentionStack *stack, const Options *options, Erro
 
 int attention_stack_configure(AttentionStack *stack, const char *text, const AttentionConfig *given,
                               const Options *options, Error *error) {
-    char *copy = strdup(text), *rest = copy, *entry;
-    int failed = !copy && error_set(error, "out of memory for the attention's name");
+    char *copy = memory_copy_string(text), *rest = copy, *entry;
+    int failed = 0;
     *stack = (AttentionStack){0};
     while (!failed && (entry = strsep(&rest, ","))) {
         failed = stack->count == STACK_ENTRIES_MAX &&
@@ -171,12 +171,6 @@ void attention_stack_set_model(AttentionStack *stack, int C, int NH, int max_T) 
         AttentionConfig *config = &stack->entries[i].config;
         config->C = C, config->NH = NH, config->HS = C / NH, config->max_T = max_T;
     }
-}
-
-int attention_stack_is_gpt2(const AttentionStack *stack) {
-    const AttentionConfig *config = &stack->entries[0].config;
-    return stack->count == 1 && !strcmp(stack->entries[0].attention->name, "softmax") && !config->window &&
-           !config->decay;
 }
 
 int attention_stack_has_horizon(const AttentionStack *stack) {

@@ -47,8 +47,6 @@ static inline const AttentionConfig *attention_stack_sizes(const AttentionStack 
 }
 
 const char *attention_stack_name(const AttentionStack *stack, char *text, size_t size); // "slay*3,softmax"
-// Whether it is GPT-2's own attention, so that the model may be called a GPT-2.
-int attention_stack_is_gpt2(const AttentionStack *stack);
 // Whether decoding can go on forever: no cache grows with the positions, and every position means something.
 int attention_stack_is_endless(const AttentionStack *stack);
 // Whether there is a mechanism to which positions beyond max_T mean nothing.

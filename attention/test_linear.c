@@ -20,8 +20,7 @@ static void check_fixture(const Safetensors *file, const char *group) {
     free(c.saved);
     free(c.constants);
     c.saved = test_buffer(c.attention->saved_size(&c.config));
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    attention_constants(c.attention, &c.config, list, &c.constant_count);
+    c.constant_count = attention_constant_count(c.attention, &c.config);
     c.constants = test_buffer(c.constant_count);
     read_tensor(c.qkv, file, "in", "qkv", 3, wide);
     read_tensor(c.dout, file, group, "dout", 3, narrow); // 0 in rows whose sums are too small to compare

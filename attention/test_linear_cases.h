@@ -49,9 +49,8 @@ static inline Case make_case(const Variant *variant, int B, int T, int NH, int H
               .attention = attention_find(variant->name),
               .config = variant_config(variant, B, T, NH, HS),
               .numbers = (size_t)B * T * NH * HS};
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    attention_constants(c.attention, &c.config, list, &c.constant_count);
-    attention_parameters(c.attention, &c.config, list, &c.parameter_count);
+    c.constant_count = attention_constant_count(c.attention, &c.config);
+    c.parameter_count = attention_parameter_count(c.attention, &c.config);
     c.qkv = test_buffer(3 * c.numbers);
     c.dqkv = test_buffer(3 * c.numbers);
     c.out = test_buffer(c.numbers);

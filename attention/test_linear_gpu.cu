@@ -131,8 +131,7 @@ static Case make_case_of(const Variant *variant, const AttentionConfig *config) 
     c.gpu = attention_gpu_find(variant->name);
     c.config = *config;
     c.numbers = (size_t)config->B * config->T * config->C;
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    attention_constants(c.cpu, &c.config, list, &c.constant_count);
+    c.constant_count = attention_constant_count(c.cpu, &c.config);
     c.qkv = host_buffer(3 * c.numbers), c.dqkv = host_buffer(3 * c.numbers);
     c.out = host_buffer(c.numbers), c.dout = host_buffer(c.numbers);
     c.saved = host_buffer(c.cpu->saved_size(&c.config));

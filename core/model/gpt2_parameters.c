@@ -80,10 +80,7 @@ uint64_t gpt2_count_parameters(const GPT2Config *config, const AttentionStack *s
     uint64_t sum = gpt2_config_parameters(config);
     for (int l = 0; l < config->L; l++) {
         const StackEntry *entry = attention_stack_layer(stack, l);
-        AttentionTensor tensors[ATTENTION_TENSORS_MAX];
-        size_t total;
-        attention_parameters(entry->attention, &entry->config, tensors, &total);
-        sum += total;
+        sum += attention_parameter_count(entry->attention, &entry->config);
     }
     return sum;
 }

@@ -112,10 +112,9 @@ static void clear_all(ParametersGPU *parameters) {
 
 void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const AttentionStack *stack,
                            int padded_V, int trains) {
-    AttentionTensor constants[ATTENTION_TENSORS_MAX];
     const StackEntry *entry = &stack->entries[0];
     size_t L = (size_t)config->L;
-    attention_constants(entry->attention, &entry->config, constants, &parameters->constant_count);
+    parameters->constant_count = attention_constant_count(entry->attention, &entry->config);
     parameters->trains = trains, parameters->L = config->L;
     parameters->host_weights.what = parameters->weight_arena.what = "weights";
     parameters->host_moments.what = parameters->moment_arena.what = "AdamW moments";

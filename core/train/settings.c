@@ -224,16 +224,12 @@ int settings_finish(Settings *settings, Options *options, const json_t *saved_at
 
 // ---- saved settings
 
-static int is_attention_option(const Option *option) {
-    return !strcmp(option->group, "attention");
-}
-
 json_t *settings_to_json(const Options *options) {
     static const char *const of_this_call[] = {"out", "resume", "init", "force", "quiet", "profile", "graphs"};
     json_t *json = options_to_json(options);
     for (size_t i = 0; i < sizeof of_this_call / sizeof *of_this_call; i++) json_object_del(json, of_this_call[i]);
     for (int i = 0; i < options->count; i++)
-        if (is_attention_option(&options->items[i])) json_object_del(json, options->items[i].name);
+        if (attention_is_option(&options->items[i])) json_object_del(json, options->items[i].name);
     return json;
 }
 
@@ -262,7 +258,7 @@ static void json_text(const json_t *value, char *text, size_t size) {
 }
 
 static const json_t *saved_value(const Option *option, const json_t *saved, const json_t *saved_attention) {
-    if (!is_attention_option(option)) return json_object_get(saved, option->name);
+    if (!attention_is_option(option)) return json_object_get(saved, option->name);
     char key[64]; // "scale-features" stands there as "scale_features"
     snprintf(key, sizeof key, "%s", option->name);
     for (char *c = key; *c; c++) *c = *c == '-' ? '_' : *c;
@@ -281,15 +277,15 @@ int settings_resume(Options *options, const json_t *saved, const json_t *saved_a
     for (int i = 0; i < options->count; i++) {
         Option *option = &options->items[i];
         const json_t *value = saved_value(option, saved, saved_attention);
-        if (!option->given || (!is_fixed(option) && !is_attention_option(option))) continue;
+        if (!option->given || (!is_fixed(option) && !attention_is_option(option))) continue;
         if (value && same_value(option, value)) continue;
         char there[256] = "nothing of that name", here[256];
         if (value) json_text(value, there, sizeof there);
         option_print_value(option, here, sizeof here);
         // Another attention is another model: no force can load its constants.
-        if (!force || is_attention_option(option))
+        if (!force || attention_is_option(option))
             return error_set(error, "option --%s: the run to resume has %s, found %s; leave the option out%s",
-                             option->name, there, here, is_attention_option(option) ? "" : ", or add --force");
+                             option->name, there, here, attention_is_option(option) ? "" : ", or add --force");
     }
     return options_from_json(options, saved, error);
 }
@@ -300,7 +296,7 @@ void settings_print(const Settings *settings, const Options *options, const json
     for (int i = 0; i < options->count; i++) {
         const Option *option = &options->items[i];
         char value[1024], item[1200];
-        if (is_attention_option(option) && !saved_value(option, NULL, attention)) continue;
+        if (attention_is_option(option) && !saved_value(option, NULL, attention)) continue;
         if (option->value == &settings->preset && !option->given && !is_preset(settings)) continue;
         option_print_value(option, value, sizeof value);
         if (!value[0]) continue;

@@ -140,7 +140,7 @@ static int check_checkpoint(const Training *training, int which, Error *error) {
 static int refuse_attention_options(const Options *options, const char *path, Error *error) {
     for (int i = 0; i < options->count; i++) {
         const Option *option = &options->items[i];
-        if (option->given && !strcmp(option->group, "attention"))
+        if (option->given && attention_is_option(option))
             return error_set(error, "option --%s: the attention is that of %.700s; leave it out, or give --attention",
                              option->name, path);
     }
@@ -276,9 +276,7 @@ static uint64_t hash_tensors(const ModelTensors *model) {
         hash = XXH3_64bits_withSeed(model->parameters[i].value, model->parameters[i].count * sizeof(real), hash);
     for (int l = 0; l < model->config.L; l++) {
         const StackEntry *entry = attention_stack_layer(&model->stack, l);
-        AttentionTensor constants[ATTENTION_TENSORS_MAX];
-        size_t count;
-        attention_constants(entry->attention, &entry->config, constants, &count);
+        size_t count = attention_constant_count(entry->attention, &entry->config);
         if (count) hash = XXH3_64bits_withSeed(model->constants[l], count * sizeof(real), hash);
     }
     return hash;

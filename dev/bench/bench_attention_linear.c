@@ -40,12 +40,10 @@ static real *numbers(size_t n, uint64_t key) {
 static Bench bench_open(const char *name, int T, int NH, int HS, int backward) {
     Bench bench = {.attention = attention_find(name),
                    .config = {.B = 1, .T = T, .C = NH * HS, .NH = NH, .HS = HS, .max_T = 1 << 17, .seed = 1}};
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    size_t count = (size_t)T * (size_t)bench.config.C, constants;
+    size_t count = (size_t)T * (size_t)bench.config.C;
     if (!bench.attention) die("no attention %s", name);
     if (bench.attention->defaults) bench.attention->defaults(&bench.config);
-    attention_constants(bench.attention, &bench.config, list, &constants);
-    bench.constants = numbers(constants, 1);
+    bench.constants = numbers(attention_constant_count(bench.attention, &bench.config), 1);
     attention_draw(bench.attention, bench.constants, NULL, 0, &bench.config);
     bench.qkv = numbers(3 * count, 2);
     bench.out = numbers(count, 3);

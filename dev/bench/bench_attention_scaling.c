@@ -42,13 +42,11 @@ static real *numbers(size_t count, uint64_t key) {
 }
 
 static Layer layer_open(const Attention *attention, int T, int backward) {
-    size_t C = EMBED, rows = (size_t)T * C, constant_count;
+    size_t C = EMBED, rows = (size_t)T * C;
     Layer l = {.attention = attention, .config = {.B = 1, .T = T, .C = EMBED, .NH = HEADS, .max_T = T, .seed = 1}};
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
     Error error;
     die_if(attention_configure(attention, &l.config, NULL, &error), &error);
-    attention_constants(attention, &l.config, list, &constant_count);
-    l.constants = numbers(constant_count, 1);
+    l.constants = numbers(attention_constant_count(attention, &l.config), 1);
     attention_draw(attention, l.constants, NULL, 0, &l.config);
     l.qkv_weight = numbers(3 * C * C, 2), l.proj_weight = numbers(C * C, 3);
     l.x = numbers(rows, 4), l.y = memory_allocate(rows, sizeof(real), "y");

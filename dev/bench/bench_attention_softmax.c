@@ -24,9 +24,8 @@ static real *allocate_normal(size_t n, uint64_t key) {
 
 static void buffers_make(Buffers *buffers, const Attention *attention) {
     const AttentionConfig *config = &buffers->config;
-    size_t n = (size_t)config->B * config->T * config->C, constants;
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    attention_constants(attention, config, list, &constants);
+    size_t n = (size_t)config->B * config->T * config->C;
+    size_t constants = attention_constant_count(attention, config);
     buffers->qkv = allocate_normal(3 * n, 1);
     buffers->dout = allocate_normal(n, 2);
     buffers->dqkv = memory_allocate_zeroed(3 * n, sizeof(real), "gradients");

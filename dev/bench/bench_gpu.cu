@@ -69,9 +69,7 @@ static void fill(floatX *to, size_t count) {
 
 // One layer's constants; NULL when the memory is full.
 static float *send_constants(Memory *memory, const AttentionGPU *attention, const AttentionConfig *config) {
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    size_t count;
-    attention_constants(attention->cpu, config, list, &count);
+    size_t count = attention_constant_count(attention->cpu, config);
     std::vector<float> drawn(count + 1);
     attention_draw(attention->cpu, drawn.data(), NULL, 0, config);
     float *constants = memory->get<float>(count);

@@ -37,9 +37,7 @@ static void print_memory(const AttentionGPU *attention, const Order *order, int 
 static void run_attention(const AttentionGPU *attention, const Order *order, int T) {
     const char *pass = order->words[2];
     AttentionConfig config = attention_alone(attention, order, T);
-    AttentionTensor list[ATTENTION_TENSORS_MAX];
-    size_t constant_count, numbers = (size_t)T * 256;
-    attention_constants(attention->cpu, &config, list, &constant_count);
+    size_t constant_count = attention_constant_count(attention->cpu, &config), numbers = (size_t)T * 256;
     Activation qkv(3 * numbers, 1), dout(numbers, 1), out(numbers, 1), dqkv(3 * numbers, 1);
     Sum constants(constant_count, 1), saved(attention->saved_size(&config), 0.1, 1),
         work(attention->work_size(&config)), cache(attention->cache_size(&config), 1);
