@@ -108,7 +108,7 @@ static void decoder_layer(Decoder *decoder, int l, int n) {
                                    n, C, stream);
     linear_forward(wide, hidden, w->qkv_weight, w->qkv_bias, n, C, 3 * C, stream);
     model->attention->step(hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, n, wide,
-                           model->parameters.constants[l], model->attention_work, attention_stack_sizes(&model->stack),
+                           model->parameters.constants[l], NULL, model->attention_work, attention_stack_sizes(&model->stack),
                            stream);
     linear_forward(branch, hidden, w->proj_weight, w->proj_bias, n, C, C, stream);
     residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln2_weight, w->ln2_bias, n,

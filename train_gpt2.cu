@@ -743,7 +743,7 @@ static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     {
         NamedRange range("attention forward", WORK_ATTENTION, stream);
         model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->parameters.constants[l],
-                                  model->attention_work, &entry.config, stream);
+                                  NULL, model->attention_work, &entry.config, stream);
     }
     linear_forward(branch, a->attention_out, w->proj_weight, w->proj_bias, N, C, C, stream);
     residual_layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, x, branch,
@@ -862,8 +862,8 @@ static void layer_backward(GPT2 *model, int l, float beta) {
                     beta, s->dbias, stream);
     {
         NamedRange range("attention backward", WORK_ATTENTION, stream);
-        model->attention->backward(s->dwide, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
-                                   model->parameters.constants[l], model->attention_work, &entry.config, stream);
+        model->attention->backward(s->dwide, NULL, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
+                                   model->parameters.constants[l], NULL, model->attention_work, &entry.config, stream);
     }
     linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, N, C, 3 * C, beta,
                     s->dbias, stream);

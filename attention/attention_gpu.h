@@ -17,16 +17,17 @@ struct AttentionGPU {
     // Decode state per layer and sequence, for max_T positions; its address must be a multiple of 16 bytes, its size
     // need not be.
     size_t (*cache_size)(const AttentionConfig *);
-    // qkv (B,T,3C) -> out (B,T,C); `saved` may be NULL when no backward will follow. constants: one layer's, as the C
-    // twin's `draw` made them.
-    void (*forward)(floatX *out, float *saved, const floatX *qkv, const float *constants, float *work,
-                    const AttentionConfig *, cudaStream_t stream);
-    // Overwrites dqkv (B,T,3C).
-    void (*backward)(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out, const float *saved,
-                     const float *constants, float *work, const AttentionConfig *, cudaStream_t stream);
+    // qkv (B,T,3C) -> out (B,T,C); `saved` may be NULL when no backward will follow. constants: one layer's, as `pack`
+    // made them; parameters: its trained numbers, in float whatever floatX is.
+    void (*forward)(floatX *out, float *saved, const floatX *qkv, const float *constants, const float *parameters,
+                    float *work, const AttentionConfig *, cudaStream_t stream);
+    // Overwrites dqkv (B,T,3C), adds to dparameters.
+    void (*backward)(floatX *dqkv, float *dparameters, const floatX *dout, const floatX *qkv, const floatX *out,
+                     const float *saved, const float *constants, const float *parameters, float *work,
+                     const AttentionConfig *, cudaStream_t stream);
     // One sequence: positions pos .. pos+n-1, qkv (n,3C) -> out (n,C), like the C twin's step.
-    void (*step)(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants, float *work,
-                 const AttentionConfig *, cudaStream_t stream);
+    void (*step)(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants,
+                 const float *parameters, float *work, const AttentionConfig *, cudaStream_t stream);
     // Refuses what the C twin can do and the device code cannot: 0, or -1 and why. NULL: nothing is refused.
     int (*check)(const AttentionConfig *, char *why, size_t size);
     // Where there are several implementations: which one trains this configuration, and why. NULL: there is only one.
@@ -34,6 +35,15 @@ struct AttentionGPU {
     // Adds the rows that the device has counted since the last call to the C twin's floored_rows; waits for the stream.
     // NULL: nothing is counted.
     void (*collect_floored_rows)(cudaStream_t stream) = NULL;
+    // What the functions above read in place of the constants that the C twin's `draw` made: rearranged once, before the
+    // first pass, and again whenever the parameters have changed. NULL: they read those as they are.
+    size_t (*packed_size)(const AttentionConfig *) = NULL;
+    void (*pack)(float *packed, const float *constants, const float *parameters, const AttentionConfig *,
+                 cudaStream_t stream) = NULL;
+    // `step` for one position that is in device memory, so that a captured graph serves every position. All launches
+    // and their sizes are the same for every position.
+    void (*decode)(floatX *out, float *cache, const int *position, const floatX *qkv, const float *constants,
+                   const float *parameters, float *work, const AttentionConfig *, cudaStream_t stream) = NULL;
 };
 
 extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL

@@ -257,8 +257,8 @@ static void sum_states(const Pass *pass, float *states, const float *phi, const 
     int F = (int)feature_count(pass->map), columns = segment->columns;
     size_t size = state_size(pass->map, segment->HS);
     LinearProduct product = {F, columns, segment->chunk, chunk_count(segment)};
-    linear_gpu_multiply(states, columns, size, rows_of(pass, phi, F, 1), rows_of(pass, right, columns, 0),
-                        product, 1, 0, uses_tensor_cores(pass->map), pass->stream);
+    linear_gpu_multiply(states, columns, size, rows_of(pass, phi, F, 1), rows_of(pass, right, columns, 0), product, 1,
+                        0, uses_tensor_cores(pass->map), pass->stream);
     size_t threads = (size_t)segment->heads * segment->sequences * size;
     scan_kernel<<<linear_blocks(threads), LINEAR_THREADS, 0, pass->stream>>>(states, carry_in, carry_out, size, reverse,
                                                                              pass->scales, *segment);
@@ -335,7 +335,7 @@ static float *saved_running_max(float *saved, const AttentionConfig *config) {
 }
 
 void linear_gpu_forward(const LinearMapGPU *map, floatX *out, float *saved, const floatX *qkv, const float *constants,
-                        float *work, const AttentionConfig *config, cudaStream_t stream) {
+                        const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream) {
     Pass pass = make_pass(map, 0, 0, constants, config, stream);
     Segment largest = pass.segment;
     lay_out(&pass, work);
@@ -456,9 +456,9 @@ static void share_scales(Pass *pass, const Segment *largest, OutputGradient grad
     }
 }
 
-void linear_gpu_backward(const LinearMapGPU *map, floatX *dqkv, const floatX *dout, const floatX *qkv,
-                         const floatX *out, const float *saved, const float *constants, float *work,
-                         const AttentionConfig *config, cudaStream_t stream) {
+void linear_gpu_backward(const LinearMapGPU *map, floatX *dqkv, float *dparameters, const floatX *dout,
+                         const floatX *qkv, const floatX *out, const float *saved, const float *constants,
+                         const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream) {
     Pass pass = make_pass(map, 1, 0, constants, config, stream);
     Segment largest = pass.segment;
     OutputGradient gradient = {dout, out, saved, denominator_rule(map, config)};
@@ -574,7 +574,8 @@ static Pass make_step(const LinearMapGPU *map, int n, AttentionConfig *one, cons
 }
 
 void linear_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos, int n, const floatX *qkv,
-                     const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream) {
+                     const float *constants, const float *parameters, float *work, const AttentionConfig *config,
+                     cudaStream_t stream) {
     for (int row = 0, rows; row < n; row += rows) {
         int column = (pos + row) % PENDING_KEYS, left = n - row;
         int is_whole = column == 0 && left >= PENDING_KEYS; // begins with a whole tile

@@ -118,12 +118,13 @@ size_t linear_gpu_saved_size(const LinearMapGPU *map, const AttentionConfig *con
 size_t linear_gpu_work_size(const LinearMapGPU *map, const AttentionConfig *config);
 size_t linear_gpu_cache_size(const LinearMapGPU *map, const AttentionConfig *config);
 void linear_gpu_forward(const LinearMapGPU *map, floatX *out, float *saved, const floatX *qkv, const float *constants,
-                        float *work, const AttentionConfig *config, cudaStream_t stream);
-void linear_gpu_backward(const LinearMapGPU *map, floatX *dqkv, const floatX *dout, const floatX *qkv,
-                         const floatX *out, const float *saved, const float *constants, float *work,
-                         const AttentionConfig *config, cudaStream_t stream);
+                        const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream);
+void linear_gpu_backward(const LinearMapGPU *map, floatX *dqkv, float *dparameters, const floatX *dout,
+                         const floatX *qkv, const floatX *out, const float *saved, const float *constants,
+                         const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream);
 void linear_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos, int n, const floatX *qkv,
-                     const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream);
+                     const float *constants, const float *parameters, float *work, const AttentionConfig *config,
+                     cudaStream_t stream);
 
 void linear_gpu_collect_floored_rows(cudaStream_t stream);
 
@@ -147,20 +148,21 @@ extern size_t linear_gpu_segment_numbers;
         LinearMapGPU map = map_of(config);                                                                             \
         return CORE(cache_size)(&map, config);                                                                         \
     }                                                                                                                  \
-    static void forward(floatX *out, float *saved, const floatX *qkv, const float *constants, float *work,             \
-                        const AttentionConfig *config, cudaStream_t stream) {                                          \
+    static void forward(floatX *out, float *saved, const floatX *qkv, const float *constants, const float *parameters, \
+                        float *work, const AttentionConfig *config, cudaStream_t stream) {                             \
         LinearMapGPU map = map_of(config);                                                                             \
-        CORE(forward)(&map, out, saved, qkv, constants, work, config, stream);                                         \
+        CORE(forward)(&map, out, saved, qkv, constants, parameters, work, config, stream);                             \
     }                                                                                                                  \
-    static void backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out, const float *saved,   \
-                         const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream) {    \
+    static void backward(floatX *dqkv, float *dparameters, const floatX *dout, const floatX *qkv, const floatX *out,   \
+                         const float *saved, const float *constants, const float *parameters, float *work,             \
+                         const AttentionConfig *config, cudaStream_t stream) {                                         \
         LinearMapGPU map = map_of(config);                                                                             \
-        CORE(backward)(&map, dqkv, dout, qkv, out, saved, constants, work, config, stream);                            \
+        CORE(backward)(&map, dqkv, dparameters, dout, qkv, out, saved, constants, parameters, work, config, stream);   \
     }                                                                                                                  \
     static void step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants,             \
-                     float *work, const AttentionConfig *config, cudaStream_t stream) {                                \
+                     const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream) {       \
         LinearMapGPU map = map_of(config);                                                                             \
-        CORE(step)(&map, out, cache, pos, n, qkv, constants, work, config, stream);                                    \
+        CORE(step)(&map, out, cache, pos, n, qkv, constants, parameters, work, config, stream);                        \
     }                                                                                                                  \
     extern "C" const Attention attention_##name;                                                                       \
     extern const AttentionGPU attention_gpu_##name;                                                                    \

@@ -202,7 +202,7 @@ static Keys own_keys(const Pass *pass) {
 }
 
 void pairs_gpu_forward(const LinearMapGPU *map, floatX *out, float *saved, const floatX *qkv, const float *constants,
-                       float *work, const AttentionConfig *config, cudaStream_t stream) {
+                       const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream) {
     Pass pass = make_pass(map, 0, config->T, constants, config, stream);
     Segment largest = pass.segment;
     lay_out(&pass, work, 0);
@@ -231,7 +231,8 @@ static void remember(const Pass *pass, float *to, const float *from, int width, 
 }
 
 void pairs_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos, int n, const floatX *qkv,
-                    const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream) {
+                    const float *constants, const float *parameters, float *work, const AttentionConfig *config,
+                    cudaStream_t stream) {
     AttentionConfig one = *config;
     Pass pass = make_step(map, n, &one, constants, stream);
     pass.segment.position = pos;
@@ -282,9 +283,9 @@ static void backward_group(Pass *pass, floatX *dqkv, OutputGradient gradient) {
     launch_check();
 }
 
-void pairs_gpu_backward(const LinearMapGPU *map, floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
-                        const float *saved, const float *constants, float *work, const AttentionConfig *config,
-                        cudaStream_t stream) {
+void pairs_gpu_backward(const LinearMapGPU *map, floatX *dqkv, float *dparameters, const floatX *dout,
+                        const floatX *qkv, const floatX *out, const float *saved, const float *constants,
+                        const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream) {
     Pass pass = make_pass(map, 1, config->T, constants, config, stream);
     Segment largest = pass.segment;
     OutputGradient gradient = {dout, out, saved, denominator_rule(map, config)};

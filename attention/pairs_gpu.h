@@ -16,11 +16,12 @@ size_t pairs_gpu_saved_size(const LinearMapGPU *map, const AttentionConfig *conf
 size_t pairs_gpu_work_size(const LinearMapGPU *map, const AttentionConfig *config);
 size_t pairs_gpu_cache_size(const LinearMapGPU *map, const AttentionConfig *config);
 void pairs_gpu_forward(const LinearMapGPU *map, floatX *out, float *saved, const floatX *qkv, const float *constants,
-                       float *work, const AttentionConfig *config, cudaStream_t stream);
-void pairs_gpu_backward(const LinearMapGPU *map, floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
-                        const float *saved, const float *constants, float *work, const AttentionConfig *config,
-                        cudaStream_t stream);
+                       const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream);
+void pairs_gpu_backward(const LinearMapGPU *map, floatX *dqkv, float *dparameters, const floatX *dout,
+                        const floatX *qkv, const floatX *out, const float *saved, const float *constants,
+                        const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream);
 void pairs_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos, int n, const floatX *qkv,
-                    const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream);
+                    const float *constants, const float *parameters, float *work, const AttentionConfig *config,
+                    cudaStream_t stream);
 
 #endif

@@ -637,7 +637,7 @@ template <class Score> float scale_of(const AttentionConfig *config) {
 }
 
 template <class Score>
-void quadratic_gpu_forward(floatX *out, float *saved, const floatX *qkv, const float *, float *work_base,
+void quadratic_gpu_forward(floatX *out, float *saved, const floatX *qkv, const float *, const float *, float *work_base,
                            const AttentionConfig *config, cudaStream_t stream) {
     QuadraticWork work = quadratic_gpu_work(work_base, config);
     if (Score::uses_distance) {
@@ -650,8 +650,9 @@ void quadratic_gpu_forward(floatX *out, float *saved, const floatX *qkv, const f
 }
 
 template <class Score>
-void quadratic_gpu_backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out, const float *saved,
-                            const float *, float *work_base, const AttentionConfig *config, cudaStream_t stream) {
+void quadratic_gpu_backward(floatX *dqkv, float *dparameters, const floatX *dout, const floatX *qkv, const floatX *out,
+                            const float *saved, const float *, const float *, float *work_base,
+                            const AttentionConfig *config, cudaStream_t stream) {
     QuadraticWork work = quadratic_gpu_work(work_base, config);
     if (Score::uses_distance) {
         quadratic_gpu_prepare(&work.query_measures, &work.key_measures, NULL, 0, qkv, config->B, config->T,
@@ -667,8 +668,8 @@ void quadratic_gpu_backward(floatX *dqkv, const floatX *dout, const floatX *qkv,
 }
 
 template <class Score>
-void quadratic_gpu_step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *, float *work_base,
-                        const AttentionConfig *config, cudaStream_t stream) {
+void quadratic_gpu_step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *, const float *,
+                        float *work_base, const AttentionConfig *config, cudaStream_t stream) {
     QuadraticWork work = quadratic_gpu_work(work_base, config);
     Attend a = quadratic_gpu_attend_cache(out, cache, pos, n, qkv, &work, config);
     a.scale = scale_of<Score>(config);

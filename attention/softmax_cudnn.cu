@@ -188,10 +188,10 @@ static void run(const AttentionConfig *config, bool backward, std::unordered_map
 }
 
 // `saved` holds one number per row, the log-sum-exp, in memory for two.
-static void forward(floatX *out, float *saved, const floatX *qkv, const float *constants, float *work,
-                    const AttentionConfig *config, cudaStream_t stream) {
+static void forward(floatX *out, float *saved, const floatX *qkv, const float *constants, const float *parameters,
+                    float *work, const AttentionConfig *config, cudaStream_t stream) {
     if (!takes(config)) {
-        attention_gpu_softmax_tiled.forward(out, saved, qkv, constants, work, config, stream);
+        attention_gpu_softmax_tiled.forward(out, saved, qkv, constants, parameters, work, config, stream);
         return;
     }
     floatX *q = const_cast<floatX *>(qkv); // cuDNN has one type for what it reads and what it writes
@@ -200,10 +200,12 @@ static void forward(floatX *out, float *saved, const floatX *qkv, const float *c
     run(config, false, tensors, work, stream);
 }
 
-static void backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out, const float *saved,
-                     const float *constants, float *work, const AttentionConfig *config, cudaStream_t stream) {
+static void backward(floatX *dqkv, float *dparameters, const floatX *dout, const floatX *qkv, const floatX *out,
+                     const float *saved, const float *constants, const float *parameters, float *work,
+                     const AttentionConfig *config, cudaStream_t stream) {
     if (!takes(config)) {
-        attention_gpu_softmax_tiled.backward(dqkv, dout, qkv, out, saved, constants, work, config, stream);
+        attention_gpu_softmax_tiled.backward(dqkv, dparameters, dout, qkv, out, saved, constants, parameters, work,
+                                             config, stream);
         return;
     }
     int C = config->C;
@@ -215,9 +217,9 @@ static void backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const 
     run(config, true, tensors, work, stream);
 }
 
-static void step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants, float *work,
-                 const AttentionConfig *config, cudaStream_t stream) {
-    attention_gpu_softmax_tiled.step(out, cache, pos, n, qkv, constants, work, config, stream);
+static void step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *constants,
+                 const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream) {
+    attention_gpu_softmax_tiled.step(out, cache, pos, n, qkv, constants, parameters, work, config, stream);
 }
 
 extern const AttentionGPU attention_gpu_softmax = {

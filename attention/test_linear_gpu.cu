@@ -155,8 +155,8 @@ static Case make_case(const Variant *variant, Shape shape) {
 
 static void free_case(Case *c) {
     float *host[] = {c->qkv, c->dqkv, c->out, c->dout, c->saved, c->constants};
-    void *device[] = {c->gpu_qkv,   c->gpu_dqkv,      c->gpu_out,  c->gpu_dout,
-                      c->gpu_saved, c->gpu_constants, c->gpu_work, c->gpu_cache};
+    void *device[] = {c->gpu_qkv,       c->gpu_dqkv, c->gpu_out,  c->gpu_dout, c->gpu_saved,
+                      c->gpu_constants, NULL,        c->gpu_work, c->gpu_cache};
     for (size_t i = 0; i < sizeof host / sizeof host[0]; i++) free(host[i]);
     for (size_t i = 0; i < sizeof device / sizeof device[0]; i++)
         if (device[i]) cuda_check(cudaFree(device[i]));
@@ -182,11 +182,11 @@ static void run_gpu(Case *c, int with_backward) {
     to_device(c->gpu_qkv, c->qkv, 3 * c->numbers);
     to_device(c->gpu_dout, c->dout, c->numbers);
     renew_work(c);
-    c->gpu->forward(c->gpu_out, c->gpu_saved, c->gpu_qkv, c->gpu_constants, c->gpu_work, &c->config, 0);
+    c->gpu->forward(c->gpu_out, c->gpu_saved, c->gpu_qkv, c->gpu_constants, NULL, c->gpu_work, &c->config, 0);
     if (with_backward) {
         renew_work(c);
-        c->gpu->backward(c->gpu_dqkv, c->gpu_dout, c->gpu_qkv, c->gpu_out, c->gpu_saved, c->gpu_constants, c->gpu_work,
-                         &c->config, 0);
+        c->gpu->backward(c->gpu_dqkv, NULL, c->gpu_dout, c->gpu_qkv, c->gpu_out, c->gpu_saved, c->gpu_constants, NULL,
+                         c->gpu_work, &c->config, 0);
     }
     cuda_check(cudaDeviceSynchronize());
 }
@@ -418,7 +418,7 @@ static void decode(Case *c, Prefill prefill) {
     while (pos < c->config.T) {
         int n = pos < ends[0] ? ends[0] - pos : pos < ends[1] ? ends[1] - pos : 1;
         c->gpu->step(c->gpu_out + (size_t)pos * C, c->gpu_cache, pos, n, c->gpu_qkv + (size_t)pos * 3 * C,
-                     c->gpu_constants, c->gpu_work, &c->config, 0);
+                     c->gpu_constants, NULL, c->gpu_work, &c->config, 0);
         pos += n;
     }
     cuda_check(cudaDeviceSynchronize());
@@ -580,7 +580,7 @@ static void test_every_run_gives_the_same_bits(void) {
         run_gpu(&c, 1);
         check_variant(&c, same_bits(c.gpu_out, out, c.numbers), "out differs from run to run");
         check_variant(&c, same_bits(c.gpu_dqkv, dqkv, 3 * c.numbers), "dqkv differs from run to run");
-        c.gpu->forward(c.gpu_out, NULL, c.gpu_qkv, c.gpu_constants, c.gpu_work, &c.config, 0);
+        c.gpu->forward(c.gpu_out, NULL, c.gpu_qkv, c.gpu_constants, NULL, c.gpu_work, &c.config, 0);
         check_variant(&c, same_bits(c.gpu_out, out, c.numbers), "out differs when nothing is saved");
         free(out);
         free(dqkv);

@@ -106,10 +106,11 @@ struct Case {
         Device<floatX> d_qkv(3 * numbers), d_dqkv(3 * numbers), d_out(numbers), d_dout(numbers);
         Device<float> d_saved(gpu->saved_size(&config)), d_work(gpu->work_size(&config));
         d_qkv.put(qkv), d_dout.put(dout);
-        gpu->forward(d_out.data, backward ? d_saved.data : NULL, d_qkv.data, NULL, d_work.data, &config, 0);
+        gpu->forward(d_out.data, backward ? d_saved.data : NULL, d_qkv.data, NULL, NULL, d_work.data, &config, 0);
         out = d_out.get();
         if (!backward) return;
-        gpu->backward(d_dqkv.data, d_dout.data, d_qkv.data, d_out.data, d_saved.data, NULL, d_work.data, &config, 0);
+        gpu->backward(d_dqkv.data, NULL, d_dout.data, d_qkv.data, d_out.data, d_saved.data, NULL, NULL, d_work.data,
+                      &config, 0);
         saved = d_saved.get(), dqkv = d_dqkv.get();
     }
 
@@ -263,7 +264,8 @@ static Numbers run_steps(const Case &c, const std::vector<int> &pieces, int end)
     cache.fill(0xff); // NaN: what another sequence may leave behind
     for (int pos = 0, n; pos < end; pos += n) {
         n = piece < pieces.size() ? pieces[piece++] : 1;
-        c.gpu->step(out.data + pos * C, cache.data, pos, n, qkv.data + pos * 3 * C, NULL, work.data, &c.config, 0);
+        c.gpu->step(out.data + pos * C, cache.data, pos, n, qkv.data + pos * 3 * C, NULL, NULL, work.data, &c.config,
+                    0);
     }
     Numbers rows = out.get();
     rows.resize(end * C);
@@ -347,7 +349,8 @@ static std::vector<Numbers> decode_rows(const Case &c, int unit_length, const st
     quadratic_gpu_prepare(&a.query_measures, &a.key_measures, (floatX *)cache.data, 0, qkv.data, 1, c.config.T,
                           unit_length, &c.config, 0);
     for (int row : rows) {
-        c.gpu->step(out.data, cache.data, row, 1, qkv.data + (size_t)3 * HS * row, NULL, scratch.data, &c.config, 0);
+        c.gpu->step(out.data, cache.data, row, 1, qkv.data + (size_t)3 * HS * row, NULL, NULL, scratch.data, &c.config,
+                    0);
         found.push_back(out.get());
     }
     return found;

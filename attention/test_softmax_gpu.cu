@@ -50,11 +50,11 @@ struct Layer { // both sides
                       &config);
     }
     void forward(bool keeps) {
-        attention_gpu_softmax.forward(out.device, keeps ? saved.device : NULL, qkv.device, NULL, work.device, &config,
-                                      stream);
+        attention_gpu_softmax.forward(out.device, keeps ? saved.device : NULL, qkv.device, NULL, NULL, work.device,
+                                      &config, stream);
     }
     void backward() {
-        attention_gpu_softmax.backward(dqkv.device, dout.device, qkv.device, out.device, saved.device, NULL,
+        attention_gpu_softmax.backward(dqkv.device, NULL, dout.device, qkv.device, out.device, saved.device, NULL, NULL,
                                        work.device, &config, stream);
     }
 };
@@ -96,7 +96,7 @@ static void decoding(void) {
     for (int pos = 0, n; pos < T; pos += n) {
         n = pos == 0 ? (int)PROMPT : 1;
         attention_gpu_softmax.step(layer.out.device + pos * C, cache.device, pos, n, layer.qkv.device + pos * 3 * C,
-                                   NULL, layer.work.device, &layer.config, stream);
+                                   NULL, NULL, layer.work.device, &layer.config, stream);
     }
     CHECK_CLOSE(worst(layer.out.fetch(), layer.out.host), 0, FORWARD_BOUND);
 }
@@ -114,8 +114,9 @@ static void with_version(const char *version, int T, const char *why) {
     CHECK(strstr(text, why) != NULL);
     layer.forward(true), layer.backward();
     unsetenv("CUDA_ON_CPU_CUDNN");
-    tiled->forward(out.device, layer.saved.device, layer.qkv.device, NULL, layer.work.device, &layer.config, stream);
-    tiled->backward(dqkv.device, layer.dout.device, layer.qkv.device, out.device, layer.saved.device, NULL,
+    tiled->forward(out.device, layer.saved.device, layer.qkv.device, NULL, NULL, layer.work.device, &layer.config,
+                   stream);
+    tiled->backward(dqkv.device, NULL, layer.dout.device, layer.qkv.device, out.device, layer.saved.device, NULL, NULL,
                     layer.work.device, &layer.config, stream);
     bool is_tiled = strstr(text, "our own") != NULL;
     CHECK((layer.dqkv.fetch() == dqkv.fetch()) == is_tiled);

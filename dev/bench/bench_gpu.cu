@@ -92,11 +92,11 @@ static void bench_passes(const AttentionGPU *attention, int C, int NH, int T) {
         return;
     }
     fill(qkv, 3 * count), fill(dout, count);
-    auto forward = [&] { attention->forward(out, saved, qkv, constants, work, &config, 0); };
+    auto forward = [&] { attention->forward(out, saved, qkv, constants, NULL, work, &config, 0); };
     double alone = median_milliseconds(forward),
            both = median_milliseconds([&] {
                forward();
-               attention->backward(dqkv, dout, qkv, out, saved, constants, work, &config, 0);
+               attention->backward(dqkv, NULL, dout, qkv, out, saved, constants, NULL, work, &config, 0);
            });
     printf("%.3f | %.3f | %.0f |\n", alone, both, (double)memory.bytes / 1e6);
     fflush(stdout);
@@ -118,7 +118,7 @@ static void bench_decode(const AttentionGPU *attention, int C, int NH, int T, in
     }
     fill(qkv, 3 * (size_t)C);
     double milliseconds = median_milliseconds([&] {
-        for (int i = 0; i < steps; i++) attention->step(out, cache, T - 1, 1, qkv, constants, work, &config, 0);
+        for (int i = 0; i < steps; i++) attention->step(out, cache, T - 1, 1, qkv, constants, NULL, work, &config, 0);
     });
     printf("%.1f | %.0f | %.2f |\n", 1e3 * milliseconds / steps, 1e3 * steps / milliseconds,
            (double)(cache_size * sizeof(float)) / 1e6);

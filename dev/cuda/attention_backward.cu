@@ -173,7 +173,7 @@ static bool run(Case &c) {
     a.T = c.config.T, a.C = c.config.C, a.NH = c.config.NH, a.HS = c.config.HS, a.eps = c.config.eps;
     bool right = check_and_time(c, "backward", dqkv, c.dqkv, [&]() {
         if (c.version == VERSIONS)
-            shipped->backward(dqkv, dout, qkv, out, saved, NULL, work, &c.config, 0);
+            shipped->backward(dqkv, NULL, dout, qkv, out, saved, NULL, NULL, work, &c.config, 0);
         else if (c.mechanism == SOFTMAX)
             launch_early<SoftmaxScore>(c, a, out, work);
         else if (c.mechanism == YAT)

@@ -92,8 +92,8 @@ template <class Score> void launch_early(const Case &c, floatX *out, const float
 static void launch(const Case &c, floatX *out, float *cache, const floatX *qkv, float *work) {
     int last = c.config.T - 1;
     if (c.version == VERSIONS)
-        mechanisms[c.mechanism]->step(out, cache, last, 1, qkv + (size_t)last * 3 * c.config.C, NULL, work, &c.config,
-                                      0);
+        mechanisms[c.mechanism]->step(out, cache, last, 1, qkv + (size_t)last * 3 * c.config.C, NULL, NULL, work,
+                                      &c.config, 0);
     else if (c.mechanism == SOFTMAX)
         launch_early<SoftmaxScore>(c, out, qkv);
     else if (c.mechanism == YAT)
@@ -110,7 +110,7 @@ static bool run(Case &c) {
     floatX *qkv = upload<floatX>(c.qkv), *out = allocate<floatX>(c.numbers);
     float *work = allocate<float>(shipped->work_size(&c.config));
     float *cache = allocate<float>(shipped->cache_size(&c.config));
-    if (c.config.T > 1) shipped->step(out, cache, 0, c.config.T - 1, qkv, NULL, work, &c.config, 0); // the prompt
+    if (c.config.T > 1) shipped->step(out, cache, 0, c.config.T - 1, qkv, NULL, NULL, work, &c.config, 0); // the prompt
     bool right = check_and_time(c, "decode", out, last_row, [&]() { launch(c, out, cache, qkv, work); });
     cuda_check(cudaFree(qkv)), cuda_check(cudaFree(out)), cuda_check(cudaFree(work)), cuda_check(cudaFree(cache));
     return right;

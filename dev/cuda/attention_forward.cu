@@ -124,7 +124,7 @@ static bool run(Case &c) {
     float *work = allocate<float>(shipped->work_size(&c.config));
     bool right = check_and_time(c, "forward", out, c.out, [&]() {
         if (c.version == VERSIONS)
-            shipped->forward(out, NULL, qkv, NULL, work, &c.config, 0);
+            shipped->forward(out, NULL, qkv, NULL, NULL, work, &c.config, 0);
         else if (c.mechanism == SOFTMAX)
             launch_early<SoftmaxScore>(c, out, qkv);
         else if (c.mechanism == YAT)

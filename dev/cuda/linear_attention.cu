@@ -207,7 +207,7 @@ static AttentionConfig configuration(Size size) {
 
 static void shipped(floatX *out, const floatX *qkv, float *work, Size size) {
     AttentionConfig config = configuration(size);
-    attention_gpu_elu.forward(out, NULL, qkv, NULL, work, &config, 0);
+    attention_gpu_elu.forward(out, NULL, qkv, NULL, NULL, work, &config, 0);
 }
 
 // ---- comparison

@@ -44,12 +44,13 @@ static void run_attention(const AttentionGPU *attention, const Order *order, int
     attention_draw(attention->cpu, constants.data(), NULL, 0, &config);
     constants.send();
     if (!strcmp(pass, "forward"))
-        attention->forward(out.device, saved.device, qkv.device, constants.device, work.device, &config, stream);
+        attention->forward(out.device, saved.device, qkv.device, constants.device, NULL, work.device, &config, stream);
     else if (!strcmp(pass, "backward"))
-        attention->backward(dqkv.device, dout.device, qkv.device, out.device, saved.device, constants.device,
-                            work.device, &config, stream);
+        attention->backward(dqkv.device, NULL, dout.device, qkv.device, out.device, saved.device, constants.device,
+                            NULL, work.device, &config, stream);
     else
-        attention->step(out.device, cache.device, T - 1, 1, qkv.device, constants.device, work.device, &config, stream);
+        attention->step(out.device, cache.device, T - 1, 1, qkv.device, constants.device, NULL, work.device, &config,
+                        stream);
     cuda_check(cudaStreamSynchronize(stream));
 }
 
