@@ -91,6 +91,9 @@ void checker_multiplies(const char *call, const char *how, double operations) {
     multiplying = call, arithmetic = how;
     table()[multiplying + ", " + arithmetic].operations += (uint64_t)operations;
 }
+void count_tensor_operation(const char *how, double operations) {
+    table()[std::string(running.kernel) + ", " + how].operations += (uint64_t)operations;
+}
 void checker_read(const void *, size_t bytes, const char *reader) {
     std::string call(reader, strcspn(reader, ","));
     of_library = &table()[call == multiplying ? call + ", " + arithmetic : call];
