@@ -1,5 +1,5 @@
 // What each lane and register of the tensor cores' instructions holds, as the layout tables of NVIDIA's CUTLASS (CuTe)
-// say, in the words of dev/cuda_on_cpu/tile_layouts.cu, which asks the twins. The tables are types: nothing of CUDA runs.
+// say, in the words of dev/cuda_on_cpu/tile_layouts.cu, which asks the twins. The tables are types: no CUDA runs here.
 // Compiled and compared by test_tile_layouts.sh.
 #include <cute/atom/copy_traits_sm75.hpp>
 #include <cute/atom/mma_traits_sm80.hpp>
