@@ -85,7 +85,7 @@ train() { # GPUs, run
 }
 losses() { sed -n 's/.*"type": "step", "step": \([0-9]*\),.*"loss": \([0-9.]*\),.*/\1 \2/p' "$work/$1/metrics.jsonl"; }
 agree() { # number, number
-    awk -v a="$1" -v b="$2" 'BEGIN { print a > 0 && a - b < 0.005 && b - a < 0.005 ? "they agree" : a " and " b }'
+    awk -v a="$1" -v b="$2" 'BEGIN { print (a > 0 && a - b < 0.005 && b - a < 0.005 ? "they agree" : a " and " b) }'
 }
 saved() { (cd "$work/$1" && echo step_*); }
 last=$(printf '%08d' $steps)
