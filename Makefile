@@ -143,6 +143,7 @@ help:
 	@echo "                  scripts/compare --help)"
 	@echo "make test         set up, build, run every test; what cannot run here is listed and counted as skipped"
 	@echo "make test-cuda    the GPU's tests on the CPU; -check, -asan, -schedules, -lazy, -valgrind: dev/cuda_on_cpu/README.md"
+	@echo "make test-124M    one step of GPT-2 124M by the GPU's code on the CPU, beside the C trainer (minutes, 8 GB)"
 	@echo "make check        compile everything with warnings as errors"
 	@echo "make test-interop compare with tiktoken and transformers (makes its own Python environment)"
 	@echo "make bench        side-by-side benchmarks"

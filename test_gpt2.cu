@@ -17,10 +17,11 @@ extern "C" {
 }
 
 #ifdef PRECISION_BF16
-static const double LAYER_BOUND = 1e-2, SUM_BOUND = 1e-2;
+static const double LAYER_BOUND = 1e-2;
 #else
-static const double LAYER_BOUND = 1e-5, SUM_BOUND = 1e-5;
+static const double LAYER_BOUND = 1e-5;
 #endif
+static const double LINEAR_BOUND = fmax(LAYER_BOUND, PRODUCT_BOUND);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Layers
@@ -179,11 +180,11 @@ static void linear_sizes(int N, int C, int OC, bool with_gelu) {
     Activation &plain = with_gelu ? before : out;
     twin_linear_forward(plain.data(), inp.data(), weight.data(), bias.data(), N, C, OC);
     if (with_gelu) {
-        check("what goes into the GELU", before, LAYER_BOUND);
+        check("what goes into the GELU", before, LINEAR_BOUND);
         before.host = before.fetch();
         twin_gelu_forward(out.data(), before.data(), out_count);
     }
-    check("out", out, LAYER_BOUND);
+    check("out", out, LINEAR_BOUND);
     // Backward; with a GELU the input is one's output: inp = gelu(inside).
     Activation dout(out_count, 1), inside(in, 1), dinp(in);
     Sum dweight(matrix), dbias((size_t)OC), work((size_t)OC);
@@ -197,7 +198,7 @@ static void linear_sizes(int N, int C, int OC, bool with_gelu) {
         twin_linear_backward(dinp.data(), dweight.data(), dbias.data(), dout.data(), inp.data(), weight.data(), N, C,
                              OC, (float)beta);
         if (with_gelu) twin_gelu_backward(dinp.data(), inside.data(), in);
-        check("dinp", dinp, LAYER_BOUND), check("dweight", dweight, 1e-5), check("dbias", dbias, 1e-5);
+        check("dinp", dinp, LINEAR_BOUND), check("dweight", dweight, PRODUCT_BOUND), check("dbias", dbias, 1e-5);
     }
 }
 
@@ -240,8 +241,8 @@ static void head_sizes(int N, int C, int V, int work_rows, bool with_gradient) {
         twin_head(expected.data(), with_gradient ? dhidden.data() : NULL, dwte.data(), hidden.data(), wte.data(),
                   targets.data(), scale, N, C, V, (float)beta);
         std::vector<float> found = losses.fetch();
-        for (size_t n = 0; n < (size_t)N; n++) CHECK_CLOSE(found[n], expected[n], 10 * LAYER_BOUND);
-        if (with_gradient) check("dhidden", dhidden, LAYER_BOUND), check("dwte", dwte, SUM_BOUND);
+        for (size_t n = 0; n < (size_t)N; n++) CHECK_CLOSE(found[n], expected[n], 10 * LINEAR_BOUND);
+        if (with_gradient) check("dhidden", dhidden, LINEAR_BOUND), check("dwte", dwte, LINEAR_BOUND);
     }
     cuda_check(cudaFree(device_targets)), cuda_check(cudaFree(device_scale));
 }
@@ -387,10 +388,17 @@ static double evaluate(Model *model, int64_t step) {
 // than that. In bf16 losses were found to differ by 0.009, norms by 0.06, weights by 0.02; from PyTorch's by 0.0006,
 // 0.003 and 0.013 of their size; logits of decoding by 0.03. With the settings as shipped, losses were found to differ
 // by 2e-7 in fp32 and 0.0009 in bf16, norms by 1.2e-5 and 0.005 of their size in yat, by 5e-7 and 0.0023 in the others.
+// With TF32 products the bounds are twice what was found, or more, whether factors are rounded or cut off (make
+// test-cuda-tf32): losses 0.006 in rff, 0.001 in the others, norms 0.003, weights 0.02; from PyTorch's 0.0003, 0.0036
+// and 0.005; logits of decoding 0.0005; with the settings as shipped 0.003 in yat, 0.0005 in the others, norms 0.0014.
 #ifdef PRECISION_BF16
 static const double LOSS_BOUND = 0.025, NORM_BOUND = 0.15, WEIGHT_BOUND = 0.03, DECODE_BOUND = 0.06, LEAST_SCALE = 1;
 static const double PYTORCH_BOUND = 2e-3, PYTORCH_WEIGHT_BOUND = 0.03;
 static const double SHIPPED_LOSS_BOUND = 2.5e-3, SHIPPED_NORM_BOUND = 0.015;
+#elif defined ALLOW_TF32
+static const double LOSS_BOUND = 0.0125, NORM_BOUND = 0.01, WEIGHT_BOUND = 0.04, DECODE_BOUND = 2e-3, LEAST_SCALE = 1;
+static const double PYTORCH_BOUND = 2.5e-3, PYTORCH_WEIGHT_BOUND = 0.01;
+static const double SHIPPED_LOSS_BOUND = 7e-3, SHIPPED_NORM_BOUND = 3e-3;
 #else
 static const double LOSS_BOUND = 1e-4, NORM_BOUND = 1e-3, WEIGHT_BOUND = 1e-4, DECODE_BOUND = 1e-4, LEAST_SCALE = 0.1;
 static const double PYTORCH_BOUND = 1e-5, PYTORCH_WEIGHT_BOUND = 1e-5;
@@ -425,9 +433,22 @@ static void copy_model(Model *to, Model *from) {
     to->send();
 }
 
+// TF32 moves the distance of yat's nearest pairs, and with it the gradient's norm beyond comparison. In bf16 q and k
+// are rounded themselves, for both sides alike.
+#ifdef ALLOW_TF32
+static bool has_near_pairs(const char *attention) {
+    return !strcmp(attention, "yat");
+}
+#else
+static bool has_near_pairs(const char *) {
+    return false;
+}
+#endif
+
 static void train_beside_twin(const Settings &settings, int steps) {
-    bool noisy =
-        sizeof(floatX) < sizeof(float) && !strcmp(settings.attention, "rff"); // signed scores: see small_settings
+    bool rounds = LINEAR_BOUND > 1e-5;
+    bool noisy = (rounds && !strcmp(settings.attention, "rff")) || // signed scores: see calm_settings
+                 has_near_pairs(settings.attention);
     int tokens = settings.batch * settings.T;
     Model gpu(GPU, settings), cpu(TWIN, settings);
     CHECK_CLOSE(evaluate(&gpu, 0), evaluate(&cpu, 0), LOSS_BOUND * tokens);
@@ -459,7 +480,8 @@ static void shipped_beside_twin(const Attention *attention) {
         StepOutcome found = train_step(&gpu, tokens, step, settings.schedule.peak);
         StepOutcome expected = train_step(&cpu, tokens, step, settings.schedule.peak);
         CHECK_CLOSE(found.loss, expected.loss, SHIPPED_LOSS_BOUND);
-        CHECK_CLOSE(found.norm, expected.norm, SHIPPED_NORM_BOUND * expected.norm);
+        if (!has_near_pairs(attention->name))
+            CHECK_CLOSE(found.norm, expected.norm, SHIPPED_NORM_BOUND * expected.norm);
     }
 }
 
@@ -741,7 +763,12 @@ static void peaks_of_known_gpus(void) {
                  {"NVIDIA L40S", 362e3, 91.6e3},           {"NVIDIA L4", 121e3, 30.3e3},
                  {"NVIDIA GH200 480GB", 989.4e3, 67e3},    {"NVIDIA H200 NVL", 835.5e3, 60e3},
                  {"NVIDIA A40", 149.7e3, 37.4e3},          {"NVIDIA GeForce RTX 4090", 165.2e3, 82.6e3}};
-    for (const auto &gpu : known) CHECK_CLOSE(gpu_peak_by_name(gpu.name), sizeof(floatX) == 2 ? gpu.bf16 : gpu.fp32, 1);
+    for (const auto &gpu : known)
+#ifdef ALLOW_TF32
+        CHECK_CLOSE(gpu_peak_by_name(gpu.name), gpu.bf16 / 2, 0.03 * gpu.bf16 / 2); // half, as data sheets round it
+#else
+        CHECK_CLOSE(gpu_peak_by_name(gpu.name), sizeof(floatX) == 2 ? gpu.bf16 : gpu.fp32, 1);
+#endif
     for (const char *name : {"a device that nobody knows", "NVIDIA RTX A1000", "NVIDIA RTX A4000", "NVIDIA A10G",
                              "NVIDIA A100X", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 5090 Laptop GPU",
                              "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4080 SUPER", "NVIDIA GeForce RTX 3090 Ti",
