@@ -129,7 +129,7 @@ static void decoder_layer(Decoder *decoder, int l, int n) {
     linear_forward(branch, hidden, w->proj_weight, w->proj_bias, n, C, C, stream);
     residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln2_weight, w->ln2_bias, n,
                                C, stream);
-    linear_gelu_forward(decoder->wide2, wide, hidden, w->fc_weight, w->fc_bias, n, C, 4 * C, stream);
+    linear_gelu_forward(decoder->wide2, wide, hidden, w->fc_weight, w->fc_bias, n, C, 4 * C, model->fuses_gelu, stream);
     linear_forward(branch, decoder->wide2, w->fcproj_weight, w->fcproj_bias, n, 4 * C, C, stream);
 }
 

@@ -169,11 +169,11 @@ static void gelu_kernels(void) {
 }
 
 // Forward and backward, with a GELU or without; sizes that cuBLASLt fuses in bf16 and odd ones that it does not.
-static void linear_sizes(int N, int C, int OC, bool with_gelu) {
+static void linear_sizes(int N, int C, int OC, bool with_gelu, bool fused = gelu_is_fused(FUSE_GELU_AUTO)) {
     size_t in = (size_t)(N * C), out_count = (size_t)(N * OC), matrix = (size_t)(C * OC);
     Activation inp(in, 1), weight(matrix, 0.3), bias((size_t)OC, 1), out(out_count), before(out_count);
     if (with_gelu)
-        linear_gelu_forward(out.device, before.device, inp.device, weight.device, bias.device, N, C, OC, stream);
+        linear_gelu_forward(out.device, before.device, inp.device, weight.device, bias.device, N, C, OC, fused, stream);
     else
         linear_forward(out.device, inp.device, weight.device, bias.device, N, C, OC, stream);
     Activation &plain = with_gelu ? before : out;
@@ -190,7 +190,7 @@ static void linear_sizes(int N, int C, int OC, bool with_gelu) {
     for (int beta = 0; beta < 2; beta++) {
         if (with_gelu)
             gelu_linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device,
-                                 inside.device, N, C, OC, (float)beta, work.device, stream);
+                                 inside.device, N, C, OC, (float)beta, work.device, fused, stream);
         else
             linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device, N, C, OC,
                             (float)beta, work.device, stream);
@@ -208,6 +208,8 @@ static void linear(void) {
     linear_sizes(33, 47, 61, true);
     linear_sizes(1, 768, 40, true);
     linear_sizes(40, 36, 1100, true);
+    linear_sizes(70, 48, 64, true, sizeof(floatX) == 2); // both ways, whatever the GPU
+    linear_sizes(70, 48, 64, true, false);
 }
 
 // The library may have no epilogue for a shape: the harness's then has none for any. Shapes of their own, because
@@ -244,6 +246,18 @@ static void sums_of_rows(void) {
     sum_rows_sizes<float>(131, 33, 66);
     sum_rows_sizes<floatX>(SUM_ROWS_LEAST * SUM_ROW_BLOCKS + 100, 5, 5); // shares of 65 rows, and the last few
 }
+
+#ifdef CUDA_ON_CPU_H
+// By itself the GELU is within the products where that is one kernel, and never in full fp32.
+static void gelu_by_architecture(void) {
+    for (const char *capability : {"80", "89", "90", "120"}) {
+        setenv("CUDA_ON_CPU_CAPABILITY", capability, 1);
+        CHECK(gelu_is_fused(FUSE_GELU_AUTO) == (sizeof(floatX) == 2 && atoi(capability) >= 90));
+        CHECK(gelu_is_fused(FUSE_GELU_YES) && !gelu_is_fused(FUSE_GELU_NO));
+    }
+    unsetenv("CUDA_ON_CPU_CAPABILITY");
+}
+#endif
 
 static void head_sizes(int N, int C, int V, int work_rows, bool with_gradient) {
     size_t count = (size_t)(N * C), padded = (size_t)padded_vocabulary(V);
@@ -657,7 +671,10 @@ static void check_same_bits(Settings settings) {
 }
 
 static void the_same_bits(void) {
-    check_same_bits(small_settings(attention_find("softmax")));
+    Settings settings = small_settings(attention_find("softmax"));
+    check_same_bits(settings);
+    settings.fuse_gelu = FUSE_GELU_NO;
+    check_same_bits(settings);
 }
 
 // What a mechanism keeps from forward to backward, what its layers share, and what its host code decides, which a graph
@@ -869,6 +886,9 @@ int main(void) {
     RUN(gelu_kernels);
     RUN(linear);
     RUN(linear_without_epilogues);
+#ifdef CUDA_ON_CPU_H
+    RUN(gelu_by_architecture);
+#endif
     RUN(sums_of_rows);
     RUN(classifier);
     RUN(logits_beyond_the_usual);

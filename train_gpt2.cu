@@ -235,12 +235,13 @@ static size_t layernorm_work(size_t N, size_t C) {
 // ---- linear, with a GELU after or before it where the product does that as well
 
 // NVIDIA does not say how exact the tanh in cuBLASLt's GELU is. Where the products are rounded to bf16 or TF32 it does
-// not matter; in full fp32, where layers are held to 1e-5, the GELU is our own kernels'.
+// not matter; in full fp32, where layers are held to 1e-5, the GELU is our own kernels' unless the user says otherwise.
+static bool gelu_is_fused(int fuse_gelu) {
 #if defined PRECISION_BF16 || defined ALLOW_TF32
-static const bool GELU_IS_FUSED = true;
-#else
-static const bool GELU_IS_FUSED = false;
+    if (fuse_gelu == FUSE_GELU_AUTO) return matmul_gpu_fuses_gelu();
 #endif
+    return fuse_gelu == FUSE_GELU_YES;
+}
 
 // out (N,OC) += bias (OC), for products that cuBLASLt has without it only.
 template <int WIDTH> __global__ void bias_kernel(floatX *out, const floatX *bias, size_t count, int OC) {
@@ -267,9 +268,9 @@ static void linear_forward(floatX *out, const floatX *inp, const floatX *weight,
 
 // gelu_inp (N,OC) = inp (N,C) weight (C,OC) + bias (OC), and out (N,OC) its GELU
 static void linear_gelu_forward(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight,
-                                const floatX *bias, int N, int C, int OC, cudaStream_t stream) {
+                                const floatX *bias, int N, int C, int OC, bool fused, cudaStream_t stream) {
     MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS_GELU);
-    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
+    if (fused && matmul_gpu_has(&shape)) {
         NamedRange range("linear forward", WORK_PRODUCTS, stream);
         MatmulExtra extra = {bias, gelu_inp, NULL};
         matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
@@ -289,8 +290,8 @@ __global__ void add_kernel(float *sum, const float *part, int count) {
     if (i < count) sum[i] += part[i];
 }
 
-// dweight (C,OC) and dbias (OC) follow beta. Where cuBLASLt sums dout's columns on its way, it only overwrites: what has
-// to be added goes through `work` first. linear_work(N, OC) numbers of it.
+// dweight (C,OC) and dbias (OC) follow beta. Where cuBLASLt sums dout's columns on its way, it only overwrites: what
+// has to be added goes through `work` first, linear_work(N, OC) numbers.
 static void linear_weight_backward(float *dweight, float *dbias, const floatX *dout, const floatX *inp, int N, int C,
                                    int OC, float beta, float *work, cudaStream_t stream) {
     MatmulShape shape = matmul_shape(C, OC, N, MATMUL_COLUMN_SUMS);
@@ -321,10 +322,10 @@ static void linear_backward(floatX *dinp, float *dweight, float *dbias, const fl
 // The same where inp is the GELU of gelu_inp (N,C): dinp is the gradient before the GELU.
 static void gelu_linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
                                  const floatX *weight, floatX *gelu_inp, int N, int C, int OC, float beta, float *work,
-                                 cudaStream_t stream) {
+                                 bool fused, cudaStream_t stream) {
     MatmulShape shape = matmul_shape(N, C, OC, MATMUL_GELU_BACKWARD);
     shape.b_is_transposed = 1;
-    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
+    if (fused && matmul_gpu_has(&shape)) {
         NamedRange range("linear backward", WORK_PRODUCTS, stream);
         MatmulExtra extra = {NULL, gelu_inp, NULL};
         linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
@@ -472,6 +473,7 @@ typedef struct {
     uint64_t seed;
     int recompute; // Recompute (core/train/settings.h)
     int trains;    // Trains
+    bool fuses_gelu;
 
     ParametersGPU parameters;
     int64_t rounded_for_step; // the step that parameters.rounded is for
@@ -602,7 +604,7 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, const AttentionStac
     model->config = *config, model->stack = *stack, model->attentions = attention_gpu_layers(stack, config->L);
     model->dropout = dropout_share, model->seed = seed, model->recompute = recompute, model->trains = trains;
     model->activation_arena.what = "activations", model->scratch_arena.what = "scratch";
-    model->rounded_for_step = model->packed_for_step = -1;
+    model->rounded_for_step = model->packed_for_step = -1, model->fuses_gelu = gelu_is_fused(FUSE_GELU_AUTO);
     parameters_gpu_plan(&model->parameters, config, stack, padded_vocabulary(config->V), trains);
     for (int l = 0; l < config->L; l++)
         arena_gpu_plan(
@@ -722,7 +724,8 @@ static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
         linear_forward(a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
         gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, stream);
     } else {
-        linear_gelu_forward(a->fc_gelu, a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
+        linear_gelu_forward(a->fc_gelu, a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, model->fuses_gelu,
+                            stream);
     }
     if (!again) linear_forward(branch, a->fc_gelu, w->fcproj_weight, w->fcproj_bias, N, 4 * C, C, stream);
 }
@@ -819,7 +822,7 @@ static void layer_backward(GPT2 *model, int l, float beta) {
     cudaStream_t stream = model->stream;
     recompute_layer(model, l);
     gelu_linear_backward(s->dwide, dw->fcproj_weight, dw->fcproj_bias, s->dresidual, a->fc_gelu, w->fcproj_weight,
-                         a->fc, N, 4 * C, C, beta, s->dbias, stream);
+                         a->fc, N, 4 * C, C, beta, s->dbias, model->fuses_gelu, stream);
     linear_backward(s->dhidden, dw->fc_weight, dw->fc_bias, s->dwide, a->ln2, w->fc_weight, N, C, 4 * C, beta, s->dbias,
                     stream);
     layernorm_backward(s->dresidual, dw->ln2_weight, dw->ln2_bias, s->dhidden, a->residual_mid, a->ln2_mean,
@@ -1105,6 +1108,7 @@ static inline void create_model(GPT2 *model, const Settings *settings) {
         settings->micro_batch * parallel_ranks() >= settings->batch)
         warn("--graphs captures nothing: a rank's last micro-batch of a step sends its gradients and stays out of "
              "graphs, and there is only one");
+    model->fuses_gelu = gelu_is_fused(settings->fuse_gelu);
     profiling = settings->profile;
 }
 
@@ -1141,8 +1145,12 @@ int main(int argc, char **argv) {
     training_load(&training, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);
     attention_gpu_describe(&model.stack, notes, sizeof notes);
-    Machine machine = {gpu_peak_gflops(), gpu_device_name(), memory, model_bytes(&model, memory, sizeof memory),
-                       notes[0] ? notes : NULL};
+    Machine machine = {gpu_peak_gflops(),
+                       gpu_device_name(),
+                       memory,
+                       model_bytes(&model, memory, sizeof memory),
+                       notes[0] ? notes : NULL,
+                       model.fuses_gelu ? "within cuBLASLt's products" : "by our own kernels"};
     training_begin(&training, gpt2_flops_per_token(&model), &machine);
     for (;;) {
         if (training_validates(&training)) {

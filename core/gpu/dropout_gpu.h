@@ -1,4 +1,5 @@
-// Dropout on the device. Its mask is a function of step, site and place, so that backward repeats it instead of storing it.
+// Dropout on the device. Its mask is a function of step, site and place, so that backward repeats it instead of storing
+// it.
 #ifndef CORE_DROPOUT_GPU_H
 #define CORE_DROPOUT_GPU_H
 

@@ -1,4 +1,4 @@
-// GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). Where matrix products have it fused, these kernels rest.
+// GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). Where matrix products have it fused, the kernels rest.
 #ifndef CORE_GELU_GPU_H
 #define CORE_GELU_GPU_H
 

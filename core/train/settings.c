@@ -96,6 +96,7 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("batch", "micro-batch", 0, OPTION_INT, micro_batch, 1, 1 << 20, NULL, "rows at once; default: as many as make 4096 tokens"),
         SETTING("batch", "recompute", 0, OPTION_CHOICE, recompute, 0, 0, "none|cheap|blocks", "activations made again in backward: LayerNorm and GELU, or all; saves memory"),
         SETTING("batch", "graphs", 0, OPTION_FLAG, graphs, 0, 1, NULL, "on a GPU: launch a micro-batch as one CUDA graph"),
+        SETTING("batch", "fuse-gelu", 0, OPTION_CHOICE, fuse_gelu, 0, 0, "auto|yes|no", "on a GPU: GELU within the matrix products; auto: from sm_90 on, except in fp32"),
         SETTING("batch", "batch-start", 0, OPTION_INT, batch_start, 0, 1 << 20, NULL, "rows per step at the start of a ramp; 0: no ramp"),
         SETTING("batch", "batch-ramp", 0, OPTION_LONG, batch_ramp, 0, 1e9, NULL, "steps of the ramp"),
         SETTING("optimisation", "steps", 'x', OPTION_LONG, steps, 0, 1e12, NULL, "steps in all; 0: only validate"),

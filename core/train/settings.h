@@ -12,6 +12,9 @@ typedef enum { ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_ROLLBACK } OnNan;
 // What backward computes again instead of keeping it: nothing; LayerNorm's and GELU's outputs; everything in a block.
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCKS, RECOMPUTE_LEVELS } Recompute;
 
+// Whether a GPU's matrix products compute the GELU too: where that is one kernel, always, never.
+typedef enum { FUSE_GELU_AUTO, FUSE_GELU_YES, FUSE_GELU_NO } FuseGelu;
+
 typedef struct {
     // data
     const char *train, *val; // shards: a file, a directory or a glob
@@ -54,7 +57,8 @@ typedef struct {
     int keep_last;
     int64_t keep_every;
     int quiet, profile;
-    int graphs; // GPU: a micro-batch is one CUDA graph
+    int graphs;    // GPU: a micro-batch is one CUDA graph
+    int fuse_gelu; // FuseGelu
     int threads;
 } Settings;
 

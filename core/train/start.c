@@ -464,6 +464,7 @@ static void print_start(const Training *training, const json_t *described, const
            (double)machine->memory_bytes / 1e6);
     if (machine->notes)
         printf("%-14s%s\n", attention_stack_name(&settings->stack, name, sizeof name), machine->notes);
+    if (machine->gelu) printf("%-14s%s\n", "GELU", machine->gelu);
     if (training->train)
         printf("%-14s%lld tokens in %d shards, %lld rows of %d\n", "training data",
                (long long)dataloader_tokens(training->train), dataloader_shards(training->train),

@@ -33,6 +33,7 @@ typedef struct {           // what the model runs on
     const char *memory;    // the model's memory plan in words
     uint64_t memory_bytes; // in all
     const char *notes;     // anything else to say about the attention on this device; NULL: nothing
+    const char *gelu;      // where the GELU is computed; NULL: nothing to say
 } Machine;
 
 // Where the weights come from.
