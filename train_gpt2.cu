@@ -344,9 +344,13 @@ static int padded_vocabulary(int V) {
     return (V + 63) / 64 * 64;
 }
 
-// Rows of logits at once: as many as fit into 256 MB.
+// Rows of logits at once: as many as fit into 1 GB, or into a sixteenth of a smaller GPU. Every block of rows reads and
+// writes all of dwte. A function of the GPU's size, not of what is free: sums have the same order in every run.
 static int head_rows(int N, int V) {
-    size_t rows = ((size_t)256 << 20) / ((size_t)padded_vocabulary(V) * sizeof(floatX)) / 128 * 128;
+    size_t available, total, most = (size_t)1 << 30;
+    cuda_check(cudaMemGetInfo(&available, &total));
+    if (total / 16 < most) most = total / 16;
+    size_t rows = most / ((size_t)padded_vocabulary(V) * sizeof(floatX)) / 128 * 128;
     rows = rows < 128 ? 128 : rows;
     return rows < (size_t)N ? (int)rows : N;
 }
@@ -485,6 +489,7 @@ typedef struct {
     BackwardScratch back;
     float *attention_work, *layernorm_work;
     floatX *head_work;
+    int head_rows;      // of logits at once, at most
     double *norm_parts; // (NORM_BLOCKS and one for each part that is updated)
     StepState *state;   // on the device
     BatchGPU batch;
@@ -579,8 +584,8 @@ static void plan_activations(GPT2 *model, size_t N, size_t C) {
 
 static void plan_scratch(GPT2 *model, size_t N, size_t C) {
     ArenaGPU *arena = &model->scratch_arena;
-    size_t logits_rows = (size_t)head_rows((int)N, model->config.V);
-    arena_gpu_plan(arena, &model->head_work, logits_rows * (size_t)padded_vocabulary(model->config.V));
+    model->head_rows = head_rows((int)N, model->config.V);
+    arena_gpu_plan(arena, &model->head_work, (size_t)model->head_rows * (size_t)padded_vocabulary(model->config.V));
     arena_gpu_plan(arena, &model->layernorm_work, layernorm_work(N, C));
     arena_gpu_plan(arena, &model->back.dresidual, N * C), arena_gpu_plan(arena, &model->back.dhidden, N * C);
     arena_gpu_plan(arena, &model->back.dwide, N * 4 * C);
@@ -611,7 +616,9 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, const AttentionStac
             &model->parameters.constant_arena, &model->attentions[l].packed,
             attention_gpu_packed_size(&model->attentions[l], &attention_stack_layer(&model->stack, l)->config));
     arena_gpu_plan(&model->scratch_arena, &model->attention_work, attention_gpu_work_size(stack));
-    if (trains) plan_activations(model, N, C), plan_scratch(model, N, C);
+    if (!trains) return;
+    plan_activations(model, N, C), plan_scratch(model, N, C);
+    model->batch.bytes = batch_gpu_bytes(N, config->L);
 }
 
 // Plans and allocates a model.
@@ -759,7 +766,7 @@ static void head(GPT2 *model, floatX *dhidden, float beta) {
     int N = model->B * model->T;
     head_forward_backward(model->acts.losses, dhidden, model->dweights.wte, model->acts.lnf, model->weights.wte,
                           model->batch.device.targets, model->batch.device.scale, N, model->config.C, model->config.V,
-                          beta, model->head_work, head_rows(N, model->config.V), model->stream);
+                          beta, model->head_work, model->head_rows, model->stream);
     sum_losses_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->acts.losses, N, beta);
     launch_check();
 }
@@ -1130,6 +1137,23 @@ static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
     return total;
 }
 
+// For training_choose_micro_batch and training_check_memory.
+static uint64_t planned_bytes(const Settings *settings, char *text, size_t size) {
+    GPT2 model = {};
+    gpt2_plan(&model, &settings->model, &settings->stack, settings->dropout, 0,
+              parallel_ranks() > 1 && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS, settings->recompute);
+    uint64_t bytes = model_bytes(&model, text, size);
+    gpt2_free(&model);
+    return bytes;
+}
+
+// What is free of the GPU's memory, but for a part that cuBLASLt, cuDNN and NCCL take for themselves.
+static uint64_t available_bytes(void) {
+    size_t available, total;
+    cuda_check(cudaMemGetInfo(&available, &total));
+    return available > total / 32 ? available - total / 32 : 0;
+}
+
 int main(int argc, char **argv) {
     static Training training;
     static GPT2 model;
@@ -1140,6 +1164,10 @@ int main(int argc, char **argv) {
     training_open(&training, argc, argv);
     if (parallel_ranks() > 1 && !exchange_gpu_exists())
         die("started as one of %d processes, but built without NCCL; install it and make again", parallel_ranks());
+    parallel_choose_device();
+    training_choose_micro_batch(&training, available_bytes(), planned_bytes);
+    training_check_memory(&training, available_bytes(), planned_bytes);
+    double gflops = gpu_peak_gflops(); // a measurement needs memory that the model will take
     create_model(&model, &training.settings);
     tensors = gpt2_to_host(&model, HOST_TO_FILL);
     training_load(&training, &tensors);

@@ -34,11 +34,12 @@ typedef struct {
     float dropout;
     float init_std;
     // batch
-    int T;                  // tokens per row
-    int batch, micro_batch; // rows per step, rows at once
-    int recompute;          // Recompute
-    int batch_start;        // rows per step at the start of the ramp; 0: no ramp
-    int64_t batch_ramp;     // steps
+    int T;                   // tokens per row
+    int batch, micro_batch;  // rows per step, rows at once
+    int chooses_micro_batch; // --micro-batch was not given: a GPU's trainer takes as many rows as fit
+    int recompute;           // Recompute
+    int batch_start;         // rows per step at the start of the ramp; 0: no ramp
+    int64_t batch_ramp;      // steps
     // optimisation
     int64_t steps;
     float seconds; // stop after so long, with the schedule fitted to it; 0: by steps
