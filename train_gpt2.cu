@@ -27,6 +27,7 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 #include "core/gpu/profile_gpu.h"
 #include "core/gpu/rounding_gpu.h"
 #include "core/gpu/sum_rows_gpu.h"
+#include "core/gpu/sum_squares_gpu.h"
 
 extern "C" {
 #include "core/base/memory.h"
@@ -467,8 +468,6 @@ typedef struct {          // what a step comes to, worked out on the device
     int taken;            // loss and norm are finite and not above their limits
 } StepState;
 
-enum { NORM_BLOCKS = 1024 }; // blocks, and parts, of a sum over all gradients
-
 typedef struct {
     GPT2Config config;
     AttentionStack stack;       // B and T: the capacity of the activations
@@ -526,12 +525,9 @@ template <typename Number> static void point_weights(Weights<Number> *weights, c
 static void point_attentions(GPT2 *model) {
     const ParametersGPU *p = &model->parameters;
     for (int l = 0; l < model->config.L; l++) {
-        const Parameter *first = gpt2_attention_parameters(p->list, p->count, l);
-        size_t offset = first ? p->offsets[first - p->list] : 0;
         model->attentions[l].drawn = p->constants[l];
-        if (!first) continue;
-        model->attentions[l].parameters = p->master + offset;
-        if (model->trains) model->attentions[l].dparameters = p->gradients + offset;
+        model->attentions[l].parameters = parameters_gpu_attention(p, l);
+        model->attentions[l].dparameters = parameters_gpu_attention_gradients(p, l);
     }
 }
 
@@ -649,7 +645,7 @@ static void gpt2_free(GPT2 *model) {
 
 // What files hold of the model (core/model/gpt2_parameters.h reads, writes and initialises it), in host memory: to be
 // saved, when the first rank has all of it, or to be filled from a file. All ranks call it: with ZeRO each has a part
-// of the moments.
+// of the master weights and moments.
 static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
     ModelTensors tensors = {};
     if (purpose == HOST_TO_SAVE) parameters_gpu_fetch(&model->parameters, model->stream);
@@ -813,8 +809,7 @@ static void recompute_layer(GPT2 *model, int l) {
 
 // The gradients of this stretch will not change again in this step.
 static void gradients_ready(GPT2 *model, int stretch) {
-    Range range = parameters_gpu_stretch(&model->parameters, stretch);
-    if (model->sends) exchange_gpu_ready(model->exchange, range.start, range.count);
+    if (model->sends) exchange_gpu_ready(model->exchange, parameters_gpu_stretch(&model->parameters, stretch));
 }
 
 // back.dresidual (N,C): the gradient at the layer's output becomes the gradient at its input.
@@ -884,7 +879,7 @@ static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
                        layer_input(model, L), acts->lnf_mean, acts->lnf_rstd, model->weights.lnf_weight, N, C, beta,
                        model->layernorm_work, stream);
     for (int l = L - 1; l >= 0; l--) layer_backward(model, l, beta);
-    gradients_ready(model, STRETCH_VECTORS(L));
+    gradients_ready(model, STRETCH_VECTORS(L)), gradients_ready(model, STRETCH_ATTENTION(L));
     if (model->dropout > 0)
         dropout_forward(s->dresidual, s->dresidual, mask_at(model, 0, model->dropout), N, C, stream);
     embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs, N, model->T,
@@ -906,21 +901,6 @@ static inline double gpt2_flops_per_token(const GPT2 *model) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The optimiser
-
-// The blocks of a sum over `count` numbers: a function of nothing else, so that the sum always has the same order.
-static unsigned norm_blocks(size_t count) {
-    unsigned blocks = blocks_for(count, 16 * BLOCK);
-    return blocks < (unsigned)NORM_BLOCKS ? blocks : (unsigned)NORM_BLOCKS;
-}
-
-// parts (blocks): sums of squares
-template <typename Number> __global__ void sum_squares_kernel(double *parts, const Number *x, size_t count) {
-    double squares = 0;
-    for (size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x; i < count; i += (size_t)gridDim.x * BLOCK)
-        squares += (double)to_float(x[i]) * (double)to_float(x[i]);
-    squares = block_sum(squares);
-    if (threadIdx.x == 0) parts[blockIdx.x] = squares;
-}
 
 // One block: the norm, and what follows from it.
 __global__ void finish_norm_kernel(StepState *state, const double *parts, int count, float clip, double most_loss,
@@ -971,7 +951,7 @@ static void gpt2_round_weights(GPT2 *model, int64_t step) {
     if (model->rounded_for_step == step || sizeof(floatX) == sizeof(float)) return;
     model->rounded_for_step = step;
     LAUNCH(round_weights_kernel, model->parameters.numbers, blocks_walking(model->parameters.numbers), BLOCK,
-           model->stream, model->parameters.rounded, model->parameters.master, rounding_key(model, step),
+           model->stream, model->parameters.rounded, model->parameters.whole, rounding_key(model, step),
            model->parameters.numbers);
 }
 
@@ -1004,15 +984,6 @@ __global__ void adamw_kernel(float *master, floatX *rounded, float *m, float *v,
     }
 }
 
-// ZeRO: every rank gets the master weights that the others have updated, and will round all of them when it needs them.
-static void gather_weights(GPT2 *model) {
-    for (int s = 0; s < STRETCHES(model->config.L); s++) {
-        Range stretch = parameters_gpu_stretch(&model->parameters, s);
-        exchange_gpu_values(model->exchange, stretch.start, stretch.count);
-    }
-    model->rounded_for_step = -1;
-}
-
 // AdamW's step number `step` (from 0); decay on matrices only. The device decides by itself whether the step is taken
 // (see decide_step).
 static void update_weights(GPT2 *model, const Settings *settings, int64_t step, double rate) {
@@ -1024,13 +995,13 @@ static void update_weights(GPT2 *model, const Settings *settings, int64_t step, 
     matrix.keep = (float)(1 - rate * settings->weight_decay);
     vector = matrix, vector.keep = 1;
     for (int k = 0; k < p->updated_count; k++) {
-        size_t at = p->updated[k].range.start, count = p->updated[k].range.count, moment = p->updated[k].moment;
-        LAUNCH(adamw_kernel, count, blocks_walking(count), BLOCK, model->stream, p->master + at, p->rounded + at,
-               p->m + moment, p->v + moment, p->gradients + at, model->state, p->updated[k].decays ? matrix : vector,
-               rounding_key(model, t), at, count);
+        size_t at = p->updated[k].range.start, count = p->updated[k].range.count, own = p->updated[k].own;
+        LAUNCH(adamw_kernel, at | own | count, blocks_walking(count), BLOCK, model->stream, p->master + own,
+               p->rounded + at, p->m + own, p->v + own, p->gradients + at, model->state,
+               p->updated[k].decays ? matrix : vector, rounding_key(model, t), at, count);
     }
     model->rounded_for_step = t;
-    if (model->trains == TRAINS_SHARING_MOMENTS) gather_weights(model);
+    if (p->shares) parameters_gpu_gather(&model->parameters, model->exchange, model->stream);
 }
 
 // Waits for the device.
@@ -1092,6 +1063,8 @@ static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, con
     decide_step(model, settings->clip, update->most_loss, update->most_norm); // of the same sums on every rank
     update_weights(model, settings, update->step, update->rate);
     StepState state = gpt2_state(model);
+    if (!state.taken && model->parameters.shares && settings->on_nan != ON_NAN_SKIP)
+        update_weights(model, settings, update->step - 1, 0); // takes no step either: rounds for the one we stay at
     StepOutcome outcome = {state.loss, state.norm, NULL, 0};
     if (isfinite(outcome.loss) && isfinite(outcome.norm)) return outcome;
     trouble_describe(&outcome, gpt2_bad_place(model), model->config.L, gpt2_bad_gradient(model));
@@ -1109,7 +1082,7 @@ static inline void create_model(GPT2 *model, const Settings *settings) {
                 shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS, settings->recompute);
     if (shares)
         model->exchange =
-            exchange_gpu_create(model->parameters.master, model->parameters.gradients, settings->zero, model->stream);
+            exchange_gpu_create(model->parameters.rounded, model->parameters.gradients, settings->zero, model->stream);
     model->use_graphs = settings->graphs;
     if (shares && settings->graphs && parallel_rank() == 0 &&
         settings->micro_batch * parallel_ranks() >= settings->batch)
