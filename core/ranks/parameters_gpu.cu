@@ -38,7 +38,7 @@ Stretch parameters_gpu_stretch(const ParametersGPU *parameters, int stretch) {
     const size_t *offsets = parameters->offsets;
     int L = parameters->L;
     auto layer = [&](int l) { return offsets[l < L ? gpt2_layer_start(parameters->list, l) + QKV_WEIGHT : 0]; };
-    size_t start = 0, end = layer(0); // wpe
+    size_t start = 0, end = layer(0); // wpe, if there is one
     if (stretch < L) start = layer(stretch), end = layer(stretch + 1);
     if (stretch == STRETCH_WTE(L)) start = offsets[0], end = parameters->vector_start;
     if (stretch == STRETCH_VECTORS(L)) start = parameters->vector_start, end = parameters->attention_start;
@@ -102,19 +102,30 @@ static void plan_all(ParametersGPU *parameters) {
     if (rounds_apart(parameters)) arena_gpu_plan(&parameters->weight_arena, &parameters->rounded, numbers);
     for (int i = 0; i < parameters->count; i++) {
         Parameter *p = &parameters->list[i];
-        arena_plan(&parameters->host_weights, &p->value, p->count);
+        // the values of an attention's parameters are drawn as one block: see place_in_blocks
+        arena_plan(&parameters->host_weights, &p->value, p->of_attention ? p->block_count : p->count);
         if (!parameters->trains) continue;
         arena_plan(&parameters->host_moments, &p->m, p->count);
         arena_plan(&parameters->host_moments, &p->v, p->count);
     }
     for (int l = 0; l < parameters->L; l++) {
-        arena_plan(&parameters->host_constant_arena, &parameters->host_constants[l], parameters->constant_count);
-        arena_gpu_plan(&parameters->constant_arena, &parameters->constants[l], parameters->constant_count);
+        arena_plan(&parameters->host_constant_arena, &parameters->host_constants[l], parameters->constant_counts[l]);
+        arena_gpu_plan(&parameters->constant_arena, &parameters->constants[l], parameters->constant_counts[l]);
     }
     if (!parameters->trains) return;
     arena_gpu_plan(&parameters->gradient_arena, &parameters->gradients, numbers);
     arena_gpu_plan(&parameters->moment_arena, &parameters->m, parameters->own_numbers);
     arena_gpu_plan(&parameters->moment_arena, &parameters->v, parameters->own_numbers);
+}
+
+// The values in host memory of an attention's parameters after its first: their places are in the first one's block.
+static void place_in_blocks(ParametersGPU *parameters) {
+    const Parameter *first = NULL;
+    for (int i = 0; i < parameters->count; i++) {
+        Parameter *p = &parameters->list[i];
+        if (p->block_count) first = p;
+        if (p->of_attention) p->value = first->value + p->block_place;
+    }
 }
 
 // What must not start as whatever the memory holds: moments, and the zeros in the gaps.
@@ -146,11 +157,9 @@ static void point_arrays(ParametersGPU *parameters) {
 #endif
 }
 
-void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const AttentionStack *stack,
-                           int padded_V, int trains) {
-    const StackEntry *entry = &stack->entries[0];
+void parameters_gpu_plan(ParametersGPU *parameters, const GPT2Config *config, const AttentionStack *stack, int padded_V,
+                         int trains) {
     size_t L = (size_t)config->L;
-    parameters->constant_count = attention_constant_count(entry->attention, &entry->config);
     parameters->trains = trains, parameters->L = config->L;
     parameters->shares = trains == TRAINS_SHARING_MOMENTS;
     parameters->host_weights.what = parameters->weight_arena.what = "weights";
@@ -161,11 +170,20 @@ void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, 
     parameters->offsets = (size_t *)memory_allocate((size_t)parameters->count, sizeof(size_t), "the list of offsets");
     parameters->host_constants = (real **)memory_allocate_zeroed(L, sizeof(real *), "the list of constants");
     parameters->constants = (float **)memory_allocate_zeroed(L, sizeof(float *), "the list of constants");
+    parameters->constant_counts = (size_t *)memory_allocate(L, sizeof(size_t), "the list of constants");
+    for (int l = 0; l < config->L; l++) {
+        const StackEntry *entry = attention_stack_layer(stack, l);
+        parameters->constant_counts[l] = attention_constant_count(entry->attention, &entry->config);
+    }
     place_all(parameters, (size_t)padded_V * (size_t)config->C);
     list_updated(parameters);
     plan_all(parameters);
+}
+
+void parameters_gpu_allocate(ParametersGPU *parameters) {
     arena_allocate(&parameters->host_weights), arena_allocate(&parameters->host_moments);
     arena_allocate(&parameters->host_constant_arena);
+    place_in_blocks(parameters);
     arena_gpu_allocate(&parameters->weight_arena), arena_gpu_allocate(&parameters->gradient_arena);
     arena_gpu_allocate(&parameters->moment_arena), arena_gpu_allocate(&parameters->constant_arena);
     clear_all(parameters);
@@ -178,7 +196,7 @@ void parameters_gpu_free(ParametersGPU *parameters) {
     arena_free(&parameters->host_weights), arena_free(&parameters->host_moments);
     arena_free(&parameters->host_constant_arena);
     free(parameters->list), free(parameters->offsets), free(parameters->updated);
-    free(parameters->host_constants), free(parameters->constants);
+    free(parameters->host_constants), free(parameters->constants), free(parameters->constant_counts);
 }
 
 // The place of a layer's attention in the flat arrays; numbers when it has no parameters.
@@ -250,7 +268,7 @@ void parameters_gpu_send(ParametersGPU *parameters, cudaStream_t stream) {
         copy(parameters->whole + parameters->offsets[i], p->value, p->count, cudaMemcpyHostToDevice, stream);
     }
     for (int l = 0; l < parameters->L; l++)
-        copy(parameters->constants[l], parameters->host_constants[l], parameters->constant_count,
+        copy(parameters->constants[l], parameters->host_constants[l], parameters->constant_counts[l],
              cudaMemcpyHostToDevice, stream);
     cuda_check(cudaStreamSynchronize(stream));
 }

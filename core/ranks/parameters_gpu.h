@@ -47,15 +47,17 @@ typedef struct {
     real **host_constants; // the attention's, per layer
     float **constants;
     int L;
-    size_t constant_count; // per layer
+    size_t *constant_counts; // (L)
 
     Arena host_weights, host_moments, host_constant_arena;
     ArenaGPU weight_arena, gradient_arena, moment_arena, constant_arena;
 } ParametersGPU;
 
-// padded_V: the rows of wte with those of zeros. `parameters` is a struct of zeros.
-void parameters_gpu_create(ParametersGPU *parameters, const GPT2Config *config, const AttentionStack *stack,
-                           int padded_V, int trains);
+// What memory there is to be is known before any is allocated. padded_V: the rows of wte with those of zeros.
+// `parameters` is a struct of zeros.
+void parameters_gpu_plan(ParametersGPU *parameters, const GPT2Config *config, const AttentionStack *stack, int padded_V,
+                         int trains);
+void parameters_gpu_allocate(ParametersGPU *parameters);
 void parameters_gpu_free(ParametersGPU *parameters);
 // Backward completes the gradients in stretches: the matrices of layer 0 .. L-1, then these, up to STRETCHES(L) - 1.
 #define STRETCH_WTE(L)       (L)
