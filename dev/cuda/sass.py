@@ -205,6 +205,11 @@ FRAME = re.compile(r'\s*//## File "([^"]+)", line (\d+)( inlined at)?')
 LEAVING = ("BRA", "EXIT", "RET", "BRX", "JMP", "KILL")
 
 
+def leaves(instruction):
+    """Whether control may go elsewhere. Calls of a label of the function itself are long jumps; others come back."""
+    return instruction.base in LEAVING or (instruction.base == "CALL" and bool(instruction.target))
+
+
 def is_own_line(path):
     """Whether a frame tells where in a kernel we are: not in what all kernels share, nor in the compiler's headers."""
     return not re.search(r"core/gpu/\w+\.h$|/include/|cuda_on_cpu/", os.path.normpath(path))
@@ -232,16 +237,16 @@ def blocks_of(lines):
             complete = not frame.group(3)
         elif code:
             blocks[-1].instructions.append(Instruction(*code.groups(), place_of(frames)))
-            if blocks[-1].instructions[-1].base in LEAVING:
+            if leaves(blocks[-1].instructions[-1]):
                 blocks.append(Block([]))
     at = {label: i for i, block in enumerate(blocks) for label in block.labels}
     for i, block in enumerate(blocks):
         last = block.instructions[-1] if block.instructions else None
-        leaves = last and last.base in LEAVING
-        conditional = leaves and (last.predicate not in (None, "@PT") or re.match(r"!?U?P\d", last.operands))
-        if last and last.base in ("BRA", "JMP") and last.target in at:
+        jumps = last and leaves(last)
+        conditional = jumps and (last.predicate not in (None, "@PT") or re.match(r"!?U?P\d|~?U?R", last.operands))
+        if jumps and last.target in at:
             block.successors.append(at[last.target])
-        if (not leaves or conditional) and i + 1 < len(blocks):
+        if (not jumps or conditional) and i + 1 < len(blocks):
             block.successors.append(i + 1)
     return blocks
 
@@ -338,11 +343,11 @@ MEMORY = ("shared", "ldsm", "global", "generic")
 
 def weigh(instructions, arch, ran):
     """Of two paths the one taken more often: that which has no memory access that never ran, then the one that multiplies
-    more, loads more, is shorter. ran: the places that did, None where that is not known."""
+    more, loads more, is longer: rather too slow than too fast. ran: the places that did, None where that is not known."""
     cost = cost_of(instructions, arch)
     places = {i.line for i in instructions if i.line and class_of(i.base) in MEMORY}
     dead = ran is not None and bool(places) and not places & ran
-    return (-dead, cost.mma, cost.global_bytes, -cost.units["issue"])
+    return (-dead, cost.mma, cost.global_bytes, cost.units["issue"])
 
 
 def path_through(blocks, region, arch, ran):
@@ -375,10 +380,8 @@ def path_through(blocks, region, arch, ran):
 
 
 def bytes_of(instruction):
-    """That a whole warp's instruction asks for."""
-    if instruction.base in ("LDSM", "STSM"):
-        return 128 * (4 if instruction.operation.endswith(".4") else 2 if instruction.operation.endswith(".2") else 1)
-    return 32 * width(instruction.operation)
+    """What a warp asks for if every lane asks for as much as the one that asks for most; a row of a matrix has 16 bytes."""
+    return 32 * (16 if instruction.base in ("LDSM", "STSM") else width(instruction.operation))
 
 
 def regions_of(lines, arch, ran=None):
