@@ -41,7 +41,7 @@ LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard $(
 GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(filter %_gradient.c,$(TEST_SOURCES)))
 TESTS           := $(patsubst %.c,$(BUILD)/%,$(filter-out %_gradient.c,$(TEST_SOURCES))) $(BUILD)/test_gpt2
 TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh scripts/test_two_gpus.sh,\
-                   $(wildcard $(ROOMS:%=%/test_*.sh) scripts/test_*.sh)) dev/cuda_on_cpu/test_harness.sh
+                   $(wildcard $(ROOMS:%=%/test_*.sh) core/gpu/test_*.sh scripts/test_*.sh)) dev/cuda_on_cpu/test_harness.sh
 
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)
@@ -143,6 +143,7 @@ help:
 	@echo "                  scripts/compare --help)"
 	@echo "make test         set up, build, run every test; what cannot run here is listed and counted as skipped"
 	@echo "make test-cuda    the GPU's tests on the CPU; -check, -asan, -schedules, -lazy, -valgrind: dev/cuda_on_cpu/README.md"
+	@echo "make test-124M    one step of GPT-2 124M by the GPU's code on the CPU, beside the C trainer (minutes, 8 GB)"
 	@echo "make check        compile everything with warnings as errors"
 	@echo "make test-interop compare with tiktoken and transformers (makes its own Python environment)"
 	@echo "make bench        side-by-side benchmarks"

@@ -19,7 +19,9 @@ CUDA_WHY_NOT         := $(if $(CUDA_HEADERS),,$(shell dev/cuda_on_cpu/headers.sh
 
 # What the trainer's test and the progressions compare with: train_gpt2.c under names that C++ can link to.
 CUDA_TWIN            := $(BUILD)/float/dev/cuda/gpt2_twin.o
-twin_of               = $(if $(filter test_gpt2.cu,$(1)),$(CUDA_TWIN))
+twin_of               = $(if $(filter test_gpt2%,$(1)),$(CUDA_TWIN))
+# A test of minutes: make test-124M.
+CUDA_124M_SOURCE     := test_gpt2_124M.cu
 
 # ---- rules for one mode and precision: $(1) mode, $(2) suffix of the directory, $(3) flags
 define cuda_rules
@@ -43,7 +45,7 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/de
 	@mkdir -p $$(@D)
 	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )
-$(foreach test,$(CUDA_TEST_SOURCES),
+$(foreach test,$(CUDA_TEST_SOURCES) $(CUDA_124M_SOURCE),
 $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)): $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)).o \
     $(call twin_of,$(test)) $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	@mkdir -p $$(@D)
@@ -51,6 +53,7 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)): $(BUILD)/cuda_on_cpu/$(1)$(2)
 )
 endef
 $(foreach mode,fast check asan valgrind count,$(eval $(call cuda_rules,$(mode),,))$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
+$(eval $(call cuda_rules,fast,-tf32,-DALLOW_TF32)) # as make cuda TF32=1 has it
 
 all_cuda_tests_of    = $(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
 cuda_tests_of        = $(if $(CUDA_HEADERS),$(all_cuda_tests_of))
@@ -92,12 +95,20 @@ cuda_left_out_of     = $(if $(CUDA_HEADERS),$(if $(CUDNN_HEADER),,--left-out '$(
                        --left-out '$(test): $(CUDA_WHY_NOT)'))
 
 # ---- targets
-.PHONY: test-harness test-cuda test-cuda-cases test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy
+.PHONY: test-harness test-cuda test-cuda-tf32 test-124M test-cuda-cases test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy
 test-harness: $(BUILD)/config.mk
 	@dev/cuda_on_cpu/headers.sh >/dev/null || true
 	@WITH_VALGRIND=1 scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
 test-cuda: $(CUDA_FAST_TESTS)
 	@scripts/run_tests.sh $(call cuda_left_out_of,fast) $^
+# Whatever a library does to the factors of its TF32 products, rounding or cutting them off.
+CUDA_TF32_TESTS     := $(if $(CUDA_HEADERS),$(foreach test,fast-tf32/test_gpt2 fast-bf16/test_gpt2 fast-bf16/attention/test_linear_gpu,\
+                       $(BUILD)/cuda_on_cpu/$(test)))
+test-cuda-tf32: $(CUDA_TF32_TESTS)
+	@failed=0; for how in round truncate; do echo "TF32: $$how" && CUDA_ON_CPU_TF32=$$how scripts/run_tests.sh \
+	    $(if $(CUDA_HEADERS),,--left-out 'TF32: $(CUDA_WHY_NOT)') $(CUDA_TF32_TESTS) || failed=1; done; exit $$failed
+test-124M: $(if $(CUDA_HEADERS),$(foreach precision,fast fast-bf16,$(BUILD)/cuda_on_cpu/$(precision)/$(CUDA_124M_SOURCE:%.cu=%)))
+	@scripts/run_tests.sh $(if $(CUDA_HEADERS),,--left-out '$(CUDA_124M_SOURCE): $(CUDA_WHY_NOT)') $^
 CUDA_CASE_TESTS     := $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/dev/cuda/%))
 test-cuda-cases: $(CUDA_CASE_TESTS) $(BUILD)/cuda_on_cpu/fast-bf16/dev/bench/bench_gpu $(CUDA_FAST_PROGRAMS)
 	@scripts/run_tests.sh $(CUDA_CASE_TESTS) dev/bench/test_bench_gpu.sh

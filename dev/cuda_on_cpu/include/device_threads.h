@@ -42,7 +42,8 @@ enum class WarpOperation {
     max_signed,
     bit_and,
     bit_or,
-    bit_xor
+    bit_xor,
+    together
 };
 
 int thread_in_block(); // x fastest, then y, then z
@@ -51,7 +52,14 @@ unsigned active_lanes();
 int block_barrier(BarrierVote vote, bool predicate, Place place);
 // Waits for every lane of `mask`; each brings a value and, for a shuffle, the lane it reads from.
 uint64_t warp_operation(WarpOperation operation, unsigned mask, uint64_t value, int source_lane, Place place);
+// Waits for all 32 lanes; the last to come does `work` with what each of them brought.
+void warp_together(void (*work)(void *const *lanes), void *mine, Place place);
 void memory_fence();
+// A row of 16 bytes that an instruction reads from shared memory or writes there; an address and its alignment.
+void check_shared_row(const void *row, Place place);
+void check_aligned(const void *address, size_t bytes, Place place);
+// Count mode: what a warp's tensor core instruction does, and in which arithmetic.
+void count_tensor_operation(const char *arithmetic, double operations);
 // Tiles of nvcuda::wmma begin at multiples of 32 bytes, their rows a multiple of 16 bytes apart.
 void check_tile(const void *start, unsigned leading, size_t element_bytes, Place place);
 

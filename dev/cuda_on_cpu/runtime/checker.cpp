@@ -295,6 +295,7 @@ void checker_written(const void *address, size_t bytes) {
 }
 void checker_library_call(const char *) {}
 void checker_multiplies(const char *, const char *, double) {}
+void count_tensor_operation(const char *, double) {}
 void checker_copied(void *to, const void *from, size_t bytes) {
     Location target = locate(to), source = locate(from);
     memmove(target.shadow->states + target.index, source.shadow->states + source.index, granules(to, bytes));

@@ -30,6 +30,13 @@ static Order order_setting() {
     refuse_setting("CUDA_ON_CPU_ORDER", value, "forward, reverse or random");
 }
 
+bool tf32_truncates() {
+    const char *value = getenv("CUDA_ON_CPU_TF32");
+    if (!value || !*value || !strcmp(value, "round")) return false;
+    if (!strcmp(value, "truncate")) return true;
+    refuse_setting("CUDA_ON_CPU_TF32", value, "round or truncate");
+}
+
 // Opening and closing pages costs time at every launch; lazy streams launch in batches.
 #ifdef CUDA_ON_CPU_CHECK
 static constexpr bool protect_unless_told = true;

@@ -31,6 +31,7 @@ struct Options {
 const Options &options();
 // Read now, for what a test changes while it runs.
 long number_setting(const char *name, long otherwise, long lowest, long highest);
+bool tf32_truncates();                 // CUDA_ON_CPU_TF32
 uint32_t random_below(uint32_t limit); // from the seed
 double seconds();
 

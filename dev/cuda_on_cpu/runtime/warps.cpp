@@ -72,6 +72,15 @@ static void give_results(Thread *lanes, unsigned mask, WarpOperation operation) 
     }
 }
 
+// What the lane that arrives last is to do for all; set just before it arrives.
+static void (*work_of_warp)(void *const *lanes);
+
+static void work_together(const Thread *lanes) {
+    void *brought[32];
+    for (int l = 0; l < 32; l++) brought[l] = (void *)lanes[l].value;
+    work_of_warp(brought);
+}
+
 static void check_mask(unsigned mask, Place place) {
     int w = block.current / 32, lanes = std::min(32, block.threads - w * 32);
     unsigned existing = lanes == 32 ? ~0u : (1u << lanes) - 1, alive = warps[w].alive;
@@ -111,12 +120,18 @@ uint64_t warp_operation(WarpOperation operation, unsigned mask, uint64_t value, 
         wait_for_others();
         return me.result;
     }
+    if (operation == WarpOperation::together) work_together(lanes);
     give_results(lanes, mask, operation);
     if (operation == WarpOperation::sync) checker_warp_sync(w, mask);
     warps[w].waiting &= ~mask;
     warps[w].ready |= mask & ~bit;
     if (mask & ~bit) block.ready_warps |= 1u << w;
     return me.result;
+}
+
+void warp_together(void (*work)(void *const *lanes), void *mine, Place place) {
+    work_of_warp = work;
+    warp_operation(WarpOperation::together, 0xffffffffu, (uint64_t)mine, 0, place);
 }
 
 // No thread can go on, and this one waits in a warp: for whom, and where is that lane?
@@ -144,6 +159,16 @@ void check_tile(const void *start, unsigned leading, size_t element_bytes, Place
         fault("misaligned access", place, "a tile at %p, which is not aligned to 32 bytes", start);
     if (leading * element_bytes % 16)
         fault("misaligned access", place, "a tile with leading dimension %u: not a multiple of 16 bytes", leading);
+}
+
+void check_aligned(const void *address, size_t bytes, Place place) {
+    if ((uintptr_t)address % bytes)
+        fault("misaligned access", place, "%p, which is not aligned to %zu bytes", address, bytes);
+}
+
+void check_shared_row(const void *row, Place place) {
+    if (!is_shared_memory(row)) fault("wrong memory", place, "%p is not in shared memory", row);
+    check_aligned(row, 16, place);
 }
 
 void check_exit_of_lane(int thread) {

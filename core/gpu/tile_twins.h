@@ -1,0 +1,163 @@
+// The instructions of tile_gpu.h in plain C++, for dev/cuda_on_cpu: what they do to the lanes of a warp, as NVIDIA's
+// PTX manual says. Included by tile_gpu.h only.
+#ifndef CORE_TILE_TWINS_H
+#define CORE_TILE_TWINS_H
+
+#include "cuda_common.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <vector>
+
+// ---- matrices from shared memory
+
+typedef struct {
+    uint16_t row[8]; // what is at the lane's address
+    uint32_t *x;     // its registers
+} MatrixLane;
+
+template <bool TRANSPOSED, int COUNT> static void spread_matrices(void *const *lanes) {
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < COUNT; i++) {
+            uint32_t pair[2];
+            for (int j = 0; j < 2; j++) {
+                int row = TRANSPOSED ? 2 * (lane % 4) + j : lane / 4,
+                    column = TRANSPOSED ? lane / 4 : 2 * (lane % 4) + j;
+                pair[j] = ((const MatrixLane *)lanes[8 * i + row])->row[column];
+            }
+            ((MatrixLane *)lanes[lane])->x[i] = pair[0] | pair[1] << 16;
+        }
+}
+
+// The lane reads its own row, as the race checker sees it; then the warp exchanges numbers.
+template <bool TRANSPOSED, int COUNT>
+static inline void load_matrices(uint32_t (&x)[COUNT], const void *row, CUDA_ON_CPU_CALLER) {
+    MatrixLane mine = {{}, x};
+    if (cuda_on_cpu::lane() < 8 * COUNT) {
+        cuda_on_cpu::check_shared_row(row, CUDA_ON_CPU_PLACE);
+        const uint16_t *from = (const uint16_t *)row;
+        for (int i = 0; i < 8; i++) mine.row[i] = from[i];
+    }
+    cuda_on_cpu::warp_together(spread_matrices<TRANSPOSED, COUNT>, &mine, CUDA_ON_CPU_PLACE);
+}
+
+// ---- products
+
+typedef struct {
+    float *sums; // (4)
+    const uint32_t *a, *b;
+} ProductLane;
+
+static inline float float_of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+// Number e, 0 or 1, of a pair of bf16.
+static inline float half_of_pair(uint32_t pair, int e) {
+    return float_of_bits(e ? pair & 0xffff0000u : pair << 16);
+}
+
+// sums (16,8) += a (16,DEPTH) b (DEPTH,8)
+template <int DEPTH> static inline void add_product(void *const *lanes, const float *a, const float *b) {
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++) {
+            int row = lane / 4 + i / 2 * 8, column = 2 * (lane % 4) + i % 2;
+            float &sum = ((ProductLane *)lanes[lane])->sums[i], all = sum;
+            for (int k = 0; k < DEPTH; k++) all += a[row * DEPTH + k] * b[k * 8 + column];
+            sum = all;
+        }
+}
+
+static void add_product_bf16(void *const *lanes) {
+    float a[16 * 16], b[16 * 8];
+    for (int lane = 0; lane < 32; lane++) {
+        const ProductLane *from = (const ProductLane *)lanes[lane];
+        int g = lane / 4, t = lane % 4;
+        for (int e = 0; e < 2; e++) {
+            for (int i = 0; i < 4; i++) a[(g + i % 2 * 8) * 16 + 2 * t + e + i / 2 * 8] = half_of_pair(from->a[i], e);
+            for (int i = 0; i < 2; i++) b[(2 * t + e + i * 8) * 8 + g] = half_of_pair(from->b[i], e);
+        }
+    }
+    add_product<16>(lanes, a, b);
+    cuda_on_cpu::count_tensor_operation("bf16", 2 * 16 * 8 * 16);
+}
+
+static void add_product_tf32(void *const *lanes) {
+    float a[16 * 8], b[8 * 8];
+    for (int lane = 0; lane < 32; lane++) {
+        const ProductLane *from = (const ProductLane *)lanes[lane];
+        int g = lane / 4, t = lane % 4;
+        for (int i = 0; i < 4; i++) a[(g + i % 2 * 8) * 8 + t + i / 2 * 4] = float_of_bits(from->a[i]);
+        for (int i = 0; i < 2; i++) b[(t + i * 4) * 8 + g] = float_of_bits(from->b[i]);
+    }
+    add_product<8>(lanes, a, b);
+    cuda_on_cpu::count_tensor_operation("tf32", 2 * 16 * 8 * 8);
+}
+
+static inline void mma_bf16(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_ON_CPU_CALLER) {
+    ProductLane mine = {sums, a, b};
+    cuda_on_cpu::warp_together(add_product_bf16, &mine, CUDA_ON_CPU_PLACE);
+}
+
+static inline void mma_tf32(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_ON_CPU_CALLER) {
+    ProductLane mine = {sums, a, b};
+    cuda_on_cpu::warp_together(add_product_tf32, &mine, CUDA_ON_CPU_PLACE);
+}
+
+static inline uint32_t round_to_tf32(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7f800000u) == 0x7f800000u) return bits;
+    return (bits + 0x1000u) & ~0x1fffu;
+}
+
+// ---- copies: they arrive when they are waited for and not before, so that a missing wait shows
+
+typedef struct {
+    void *to;
+    const void *from;
+    int bytes;
+} Copy;
+
+typedef struct { // of one thread
+    uint64_t block;
+    std::vector<std::vector<Copy>> groups; // the last one is open
+} Copies;
+
+static inline Copies &copies_of_thread(void) {
+    static Copies all[1024];
+    Copies &mine = all[cuda_on_cpu::thread_in_block()];
+    if (mine.block != cuda_on_cpu::block_serial || mine.groups.empty()) {
+        mine.block = cuda_on_cpu::block_serial;
+        mine.groups.assign(1, {});
+    }
+    return mine;
+}
+
+static inline void copy_async(void *shared, const void *global, int bytes, CUDA_ON_CPU_CALLER) {
+    cuda_on_cpu::check_shared_row(shared, CUDA_ON_CPU_PLACE);
+    cuda_on_cpu::check_aligned(global, 16, CUDA_ON_CPU_PLACE);
+    copies_of_thread().groups.back().push_back({shared, global, bytes});
+}
+
+static inline void copies_commit(void) {
+    copies_of_thread().groups.push_back({});
+}
+
+static inline void carry_out(const Copy &copy) {
+    const uint32_t *from = (const uint32_t *)copy.from;
+    uint32_t *to = (uint32_t *)copy.to;
+    for (int i = 0; i < 4; i++) to[i] = 4 * i < copy.bytes ? from[i] : 0;
+}
+
+template <int PENDING> static inline void copies_wait(void) {
+    std::vector<std::vector<Copy>> &groups = copies_of_thread().groups;
+    while ((int)groups.size() - 1 > PENDING) { // the open one has not been committed
+        for (const Copy &copy : groups.front()) carry_out(copy);
+        groups.erase(groups.begin());
+    }
+}
+
+#endif
