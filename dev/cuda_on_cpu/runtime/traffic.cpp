@@ -159,9 +159,6 @@ void checker_multiplies(const char *call, const char *how, double operations) {
 void count_tensor_operation(const char *how, double operations) {
     of_kernel->operations[kind_of(how)] += (uint64_t)operations;
 }
-void count_tensor_operation(const char *how, double operations) {
-    table()[std::string(running.kernel) + ", " + how].operations += (uint64_t)operations;
-}
 void checker_read(const void *, size_t bytes, const char *reader) {
     std::string call(reader, strcspn(reader, ","));
     of_library = library_line(call == multiplying ? call + ", " + arithmetic : call);
