@@ -55,7 +55,8 @@ SASS = """//--------------------- .text._Z6attendv --------------------------
 .L_x_5:
         /*0120*/                   BRA `(.L_x_5);
 """
-COUNTED = {"quadratic.cuh:10": 8 * 512, "quadratic.cuh:20": 8 * 6 * 512, "quadratic.cuh:50": 8 * 128}
+FILE = "quadratic.cuh"
+COUNTED = {((FILE, 10),): 8 * 512, ((FILE, 20),): 8 * 6 * 512, ((FILE, 50),): 8 * 128}
 
 
 def code(text=SASS):
@@ -64,34 +65,44 @@ def code(text=SASS):
 
 class SassTest(unittest.TestCase):
     def test_places_are_those_of_kernels(self):
-        blocks = sass.blocks_of(code())
-        lines = {i.base: i.line for block in blocks for i in block.instructions}
-        self.assertEqual((lines["LDSM"], lines["HMMA"]), ("quadratic.cuh:20", "quadratic.cuh:21"))
+        places = {i.base: i.place for block in sass.blocks_of(code()) for i in block.instructions}
+        self.assertEqual((places["LDSM"], places["HMMA"]), (((FILE, 20),), ((FILE, 21),)))
 
     def test_loops_and_what_they_say_of_their_trips(self):
         function, outer, inner = sass.regions_of(code(), "80")
         self.assertEqual((outer.parent, inner.parent, outer.trips, inner.trips), (function, outer, None, 4))
-        self.assertEqual((outer.own.classes["tensor"], inner.own.classes["special"], function.own.classes["tensor"]), (2, 1, 0))
+        self.assertEqual([path.cost.classes["tensor"] for path in outer.paths], [2, 2])
+        self.assertEqual([len(region.paths) for region in (function, inner)], [1, 1])
+        self.assertEqual((inner.paths[0].cost.classes["special"], function.paths[0].cost.classes["tensor"]), (1, 0))
 
-    def test_a_branch_whose_loads_never_ran_is_not_taken(self):
-        self.assertEqual(sass.regions_of(code(), "80")[1].own.classes["shared"], 1)
-        self.assertEqual(sass.regions_of(code(), "80", set(COUNTED))[1].own.classes["shared"], 0)
+    def passes(self, counted, mma=8 * 6 * 2 * 2048):
+        regions = sass.regions_of(code(), "80")
+        found = sass.Passes(regions, 8, counted, mma)
+        return found, [found.passes(region) for region in regions]
 
     def test_passes_follow_from_counted_bytes(self):
-        regions = sass.regions_of(code(), "80", set(COUNTED))
-        passes, misfit = sass.passes_of(regions, 8, COUNTED, 8 * 6 * 2 * 2048)
-        for found, expected in zip(passes, (8, 48, 192)):
-            self.assertAlmostEqual(found, expected, places=3)
-        self.assertLess(misfit, 1e-6)
-        cost = sass.total_cost(regions, passes)
+        found, passes = self.passes(COUNTED)
+        for number, expected in zip(passes, (8, 48, 192)):
+            self.assertAlmostEqual(number, expected, places=3)
+        self.assertLess(found.misfit, 1e-6)
+        cost = found.cost()
         self.assertAlmostEqual(cost.units["tensor"], 48 * 2 * 8, places=2)
         self.assertAlmostEqual(cost.units["special"], 192 * 8, places=2)
         self.assertAlmostEqual(cost.units["issue"], 8 * 4 + 48 * 8 + 192 * 4, places=2)
 
+    def test_a_branch_is_taken_as_often_as_its_loads_were(self):
+        self.assertAlmostEqual(self.passes(COUNTED)[0].cost().classes["shared"], 0, places=3)
+        some = {**COUNTED, ((FILE, 30),): 12 * 512}
+        self.assertAlmostEqual(self.passes(some)[0].cost().classes["shared"], 12, places=1)
+
     def test_contradicting_counts_are_a_misfit(self):
-        regions = sass.regions_of(code(), "80", set(COUNTED))
-        _, misfit = sass.passes_of(regions, 8, COUNTED, 8 * 6 * 2 * 2048 * 3)
-        self.assertGreater(misfit, 0.1)
+        self.assertGreater(self.passes(COUNTED, 3 * 8 * 6 * 2 * 2048)[0].misfit, 0.02)
+
+    def test_a_place_is_found_again_with_fewer_frames_and_a_line_or_two_off(self):
+        place = ((FILE, 20), (FILE, 100), ("yat.cu", 7))
+        self.assertEqual(sass.match(place, [((FILE, 20),), ((FILE, 20), (FILE, 101)), ((FILE, 20), (FILE, 300))]), ((FILE, 20), (FILE, 101)))
+        self.assertEqual(sass.match(place, [((FILE, 21), (FILE, 100))]), ((FILE, 21), (FILE, 100)))
+        self.assertIsNone(sass.match(place, [((FILE, 20), (FILE, 300)), ((FILE, 25),)]))
 
     def test_shapes_of_products(self):
         self.assertEqual(sass.multiply_adds("HMMA.16816.F32.BF16"), 16 * 8 * 16)
@@ -196,14 +207,14 @@ class CountsTest(unittest.TestCase):
     def test_a_table_is_read(self):
         program = counts.Program("nothing", ".")
         program.symbols = {64: "attend<64>"}
-        program.places = {100: "quadratic.cuh:20", 101: "quadratic.cuh:20", 102: None}
+        program.places = {100: ((FILE, 20),), 101: ((FILE, 20),), 102: ()}
         lines = ["attend<W>\t64\t128\t5120\t2\t6\t10\t20\t30\t40\t50\t60\t4096\t0\t0\n", "\t100\t512\n", "\t101\t512\n", "\t102\t7\n",
                  "cublasLtMatmul\t0\t0\t0\t3\t0\t0\t0\t0\t0\t0\t0\t0\t0\t0\n"]
         found = program.read(lines)
         attend = found["attend<64>"]
         self.assertEqual((attend.launches, attend.blocks, attend.warps, attend.dynamic), (2, 6, 24, 5120))
         self.assertEqual((attend.moved, attend.requested, attend.shared, attend.multiply_adds()), (30, 70, 110, 2048))
-        self.assertEqual(attend.bytes_at, {"quadratic.cuh:20": 1024})
+        self.assertEqual(attend.bytes_at, {((FILE, 20),): 1024})
         self.assertTrue(found["cublasLtMatmul"].is_library())
 
 
