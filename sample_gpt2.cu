@@ -23,20 +23,21 @@ enum { CACHE_ALIGN = 64 };   // floats: every layer's cache begins like an alloc
 
 typedef struct {
     GPT2 *model;
-    int position;             // of the next token
-    size_t cache_size;        // numbers per layer
-    float *cache;             // (L, cache_size)
-    float *kept;              // (L, cache_size): a copy, see decoder_keep_past; or NULL
-    floatX *x, *hidden;       // (PREFILL_ROWS, C)
-    floatX *branch;           // (PREFILL_ROWS, C): joins x in the LayerNorm that comes next
-    floatX *wide, *wide2;     // (PREFILL_ROWS, 4C)
-    float *mean, *rstd;       // (PREFILL_ROWS)
-    int *tokens;              // (PREFILL_ROWS)
-    int *targets;             // (PREFILL_ROWS)
-    float *losses;            // (PREFILL_ROWS)
-    floatX *logits;           // (PREFILL_ROWS, padded V)
-    std::vector<floatX> host; // the same in host memory
-    std::vector<float> last;  // (V): of the last token
+    int position;               // of the next token
+    size_t cache_size;          // numbers of all layers
+    float *cache;               // (cache_size)
+    std::vector<size_t> caches; // (L): where each layer's begins in it
+    float *kept;                // (cache_size): a copy, see decoder_keep_past; or NULL
+    floatX *x, *hidden;         // (PREFILL_ROWS, C)
+    floatX *branch;             // (PREFILL_ROWS, C): joins x in the LayerNorm that comes next
+    floatX *wide, *wide2;       // (PREFILL_ROWS, 4C)
+    float *mean, *rstd;         // (PREFILL_ROWS)
+    int *tokens;                // (PREFILL_ROWS)
+    int *targets;               // (PREFILL_ROWS)
+    float *losses;              // (PREFILL_ROWS)
+    floatX *logits;             // (PREFILL_ROWS, padded V)
+    std::vector<floatX> host;   // the same in host memory
+    std::vector<float> last;    // (V): of the last token
     ArenaGPU arena;
 } Decoder;
 
@@ -46,15 +47,22 @@ __global__ void nearest_weights_kernel(floatX *rounded, const float *master, siz
     if (i < count) rounded[i] = from_float<floatX>(master[i]);
 }
 
+static size_t layer_cache_size(const GPT2 *model, int l) {
+    size_t size = model->attentions[l].gpu->cache_size(&attention_stack_layer(&model->stack, l)->config);
+    return (size + CACHE_ALIGN - 1) / CACHE_ALIGN * CACHE_ALIGN;
+}
+
 // `decoder` is a struct of zeros; the model's weights have been sent.
 static void decoder_create(Decoder *decoder, GPT2 *model) {
-    size_t C = (size_t)model->config.C, L = (size_t)model->config.L;
+    size_t C = (size_t)model->config.C;
     size_t padded = (size_t)padded_vocabulary(model->config.V);
     ArenaGPU *arena = &decoder->arena;
     decoder->model = model;
-    decoder->cache_size = model->attention->cache_size(attention_stack_sizes(&model->stack));
-    decoder->cache_size = (decoder->cache_size + CACHE_ALIGN - 1) / CACHE_ALIGN * CACHE_ALIGN;
-    arena_gpu_plan(arena, &decoder->cache, L * decoder->cache_size);
+    for (int l = 0; l < model->config.L; l++) {
+        decoder->caches.push_back(decoder->cache_size);
+        decoder->cache_size += layer_cache_size(model, l);
+    }
+    arena_gpu_plan(arena, &decoder->cache, decoder->cache_size);
     arena_gpu_plan(arena, &decoder->x, PREFILL_ROWS * C), arena_gpu_plan(arena, &decoder->hidden, PREFILL_ROWS * C);
     arena_gpu_plan(arena, &decoder->branch, PREFILL_ROWS * C);
     arena_gpu_plan(arena, &decoder->wide, PREFILL_ROWS * 4 * C),
@@ -65,8 +73,9 @@ static void decoder_create(Decoder *decoder, GPT2 *model) {
     arena_gpu_plan(arena, &decoder->logits, PREFILL_ROWS * padded);
     arena_gpu_allocate(arena);
     decoder->host.resize(PREFILL_ROWS * padded), decoder->last.resize((size_t)model->config.V);
-    if (L * decoder->cache_size > 0)
-        cuda_check(cudaMemsetAsync(decoder->cache, 0, L * decoder->cache_size * sizeof(float), model->stream));
+    if (decoder->cache_size)
+        cuda_check(cudaMemsetAsync(decoder->cache, 0, decoder->cache_size * sizeof(float), model->stream));
+    pack_constants(model, 0);
     size_t numbers = model->parameters.numbers;
     nearest_weights_kernel<<<blocks_for(numbers, BLOCK), BLOCK, 0, model->stream>>>(model->parameters.rounded,
                                                                                     model->parameters.master, numbers);
@@ -81,16 +90,25 @@ static void decoder_free(Decoder *decoder) {
 
 // Keeps a copy of the caches, so that several texts can go on from here.
 static inline void decoder_keep_past(Decoder *decoder) {
-    size_t bytes = (size_t)decoder->model->config.L * decoder->cache_size * sizeof(float);
+    size_t bytes = decoder->cache_size * sizeof(float);
     if (bytes == 0) return;
     if (!decoder->kept) cuda_check(cudaMalloc((void **)&decoder->kept, bytes));
     cuda_check(cudaMemcpyAsync(decoder->kept, decoder->cache, bytes, cudaMemcpyDeviceToDevice, decoder->model->stream));
 }
 
 static inline void decoder_restore_past(Decoder *decoder) {
-    size_t bytes = (size_t)decoder->model->config.L * decoder->cache_size * sizeof(float);
+    size_t bytes = decoder->cache_size * sizeof(float);
     if (bytes == 0) return;
     cuda_check(cudaMemcpyAsync(decoder->cache, decoder->kept, bytes, cudaMemcpyDeviceToDevice, decoder->model->stream));
+}
+
+// wide (n,3C): qkv -> hidden (n,C)
+static void decoder_attend(Decoder *decoder, int l, int n) {
+    GPT2 *model = decoder->model;
+    const LayerAttention *at = &model->attentions[l];
+    at->gpu->step(decoder->hidden, decoder->cache + decoder->caches[(size_t)l], decoder->position, n, decoder->wide,
+                  attention_gpu_constants(at), at->parameters, model->attention_work,
+                  &attention_stack_layer(&model->stack, l)->config, model->stream);
 }
 
 // x (n,C) and what the layer before left in `branch` -> the same after this layer.
@@ -107,13 +125,11 @@ static void decoder_layer(Decoder *decoder, int l, int n) {
         residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln1_weight, w->ln1_bias,
                                    n, C, stream);
     linear_forward(wide, hidden, w->qkv_weight, w->qkv_bias, n, C, 3 * C, stream);
-    model->attention->step(hidden, decoder->cache + (size_t)l * decoder->cache_size, decoder->position, n, wide,
-                           model->parameters.constants[l], NULL, model->attention_work, attention_stack_sizes(&model->stack),
-                           stream);
+    decoder_attend(decoder, l, n);
     linear_forward(branch, hidden, w->proj_weight, w->proj_bias, n, C, C, stream);
     residual_layernorm_forward(hidden, decoder->mean, decoder->rstd, x, x, branch, none, w->ln2_weight, w->ln2_bias, n,
                                C, stream);
-    linear_gelu_forward(decoder->wide2, wide, hidden, w->fc_weight, w->fc_bias, n, C, 4 * C, stream);
+    linear_gelu_forward(decoder->wide2, wide, hidden, w->fc_weight, w->fc_bias, n, C, 4 * C, model->fuses_gelu, stream);
     linear_forward(branch, decoder->wide2, w->fcproj_weight, w->fcproj_bias, n, 4 * C, C, stream);
 }
 
@@ -123,8 +139,8 @@ static void decoder_rows(Decoder *decoder, const int *tokens, int n) {
     int C = model->config.C;
     cuda_check(
         cudaMemcpyAsync(decoder->tokens, tokens, (size_t)n * sizeof(int), cudaMemcpyHostToDevice, model->stream));
-    embedding_forward(decoder->x, decoder->tokens, model->weights.wte,
-                      model->weights.wpe + (size_t)decoder->position * (size_t)C, n, n, C, model->stream);
+    const floatX *wpe = model->weights.wpe ? model->weights.wpe + (size_t)decoder->position * (size_t)C : NULL;
+    embedding_forward(decoder->x, decoder->tokens, model->weights.wte, wpe, n, n, C, model->stream);
     for (int l = 0; l < model->config.L; l++) decoder_layer(decoder, l, n);
     residual_layernorm_forward(decoder->hidden, decoder->mean, decoder->rstd, decoder->x, decoder->x, decoder->branch,
                                dropout_of(0, NULL, NULL), model->weights.lnf_weight, model->weights.lnf_bias, n, C,

@@ -170,11 +170,11 @@ static void gelu_kernels(void) {
 }
 
 // Forward and backward, with a GELU or without; sizes that cuBLASLt fuses in bf16 and odd ones that it does not.
-static void linear_sizes(int N, int C, int OC, bool with_gelu) {
+static void linear_sizes(int N, int C, int OC, bool with_gelu, bool fused = gelu_is_fused(FUSE_GELU_AUTO)) {
     size_t in = (size_t)(N * C), out_count = (size_t)(N * OC), matrix = (size_t)(C * OC);
     Activation inp(in, 1), weight(matrix, 0.3), bias((size_t)OC, 1), out(out_count), before(out_count);
     if (with_gelu)
-        linear_gelu_forward(out.device, before.device, inp.device, weight.device, bias.device, N, C, OC, stream);
+        linear_gelu_forward(out.device, before.device, inp.device, weight.device, bias.device, N, C, OC, fused, stream);
     else
         linear_forward(out.device, inp.device, weight.device, bias.device, N, C, OC, stream);
     Activation &plain = with_gelu ? before : out;
@@ -187,11 +187,11 @@ static void linear_sizes(int N, int C, int OC, bool with_gelu) {
     check("out", out, LINEAR_BOUND);
     // Backward; with a GELU the input is one's output: inp = gelu(inside).
     Activation dout(out_count, 1), inside(in, 1), dinp(in);
-    Sum dweight(matrix), dbias((size_t)OC), work((size_t)OC);
+    Sum dweight(matrix), dbias((size_t)OC), work(linear_work((size_t)N, (size_t)OC));
     for (int beta = 0; beta < 2; beta++) {
         if (with_gelu)
             gelu_linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device,
-                                 inside.device, N, C, OC, (float)beta, work.device, stream);
+                                 inside.device, N, C, OC, (float)beta, work.device, fused, stream);
         else
             linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device, N, C, OC,
                             (float)beta, work.device, stream);
@@ -209,6 +209,8 @@ static void linear(void) {
     linear_sizes(33, 47, 61, true);
     linear_sizes(1, 768, 40, true);
     linear_sizes(40, 36, 1100, true);
+    linear_sizes(70, 48, 64, true, sizeof(floatX) == 2); // both ways, whatever the GPU
+    linear_sizes(70, 48, 64, true, false);
 }
 
 // The library may have no epilogue for a shape: the harness's then has none for any. Shapes of their own, because
@@ -221,6 +223,42 @@ static void linear_without_epilogues(void) {
     linear_sizes(40, 36, 1104, true);
     unsetenv("CUDA_ON_CPU_EPILOGUES");
 }
+
+// Rows in one block, in several, in as many as there may be; columns in packs and one by one; rows that lie apart.
+template <typename Number> static void sum_rows_sizes(int count, int columns, int stride) {
+    Tensors<Number> part((size_t)(count * stride), 1);
+    Sum dsum((size_t)columns, 1), work(sum_rows_work((size_t)count, (size_t)columns));
+    for (int beta = 1; beta >= 0; beta--) {
+        for (int c = 0; c < columns; c++) {
+            double sum = beta ? dsum.host[(size_t)c] : 0;
+            for (int r = 0; r < count; r++) sum += part.host[(size_t)(r * stride + c)];
+            dsum.host[(size_t)c] = (float)sum;
+        }
+        sum_rows(dsum.device, part.device, (size_t)stride, count, columns, (float)beta, work.device, stream);
+        check("sums", dsum, 1e-5);
+    }
+}
+
+static void sums_of_rows(void) {
+    sum_rows_sizes<floatX>(1, 1, 1);
+    sum_rows_sizes<floatX>(63, 260, 260);
+    sum_rows_sizes<floatX>(65, 45, 45);
+    sum_rows_sizes<float>(200, 36, 72);
+    sum_rows_sizes<float>(131, 33, 66);
+    sum_rows_sizes<floatX>(SUM_ROWS_LEAST * SUM_ROW_BLOCKS + 100, 5, 5); // shares of 65 rows, and the last few
+}
+
+#ifdef CUDA_ON_CPU_H
+// By itself the GELU is within the products where that is one kernel, and never in full fp32.
+static void gelu_by_architecture(void) {
+    for (const char *capability : {"80", "89", "90", "120"}) {
+        setenv("CUDA_ON_CPU_CAPABILITY", capability, 1);
+        CHECK(gelu_is_fused(FUSE_GELU_AUTO) == (sizeof(floatX) == 2 && atoi(capability) >= 90));
+        CHECK(gelu_is_fused(FUSE_GELU_YES) && !gelu_is_fused(FUSE_GELU_NO));
+    }
+    unsetenv("CUDA_ON_CPU_CAPABILITY");
+}
+#endif
 
 static void head_sizes(int N, int C, int V, int work_rows, bool with_gradient) {
     size_t count = (size_t)(N * C), padded = (size_t)padded_vocabulary(V);
@@ -253,6 +291,41 @@ static void classifier(void) {
     head_sizes(9, 20, 1501, 128, true); // more tokens than a block takes at once
     head_sizes(1, 5, 2, 128, true);
     head_sizes(8, 20, 128, 4, true); // no padding: after the last row of logits there is nothing
+}
+
+// Rows of logits beyond the usual: -infinity beside numbers, huge ones, a NaN, nothing but -infinity. A loss is right
+// or NaN, and so is its gradient.
+static void logits_beyond_the_usual(void) {
+    enum { V = 1301, ROWS = 5 };
+    int stride = padded_vocabulary(V);
+    float scale = 1;
+    Activation logits((size_t)(ROWS * stride), 1);
+    Sum losses(ROWS);
+    float *rows[ROWS];
+    for (int n = 0; n < ROWS; n++) rows[n] = &logits.host[(size_t)(n * stride)];
+    for (int v = 0; v < V; v += 2) rows[0][v] = -INFINITY;
+    rows[1][1024] = 1e30f; // of the first thread's second pack
+    for (int v = 0; v < V; v++) rows[2][v] = v == 7 ? -3e38f : -3.2e38f;
+    rows[3][1300] = NAN;
+    for (int v = 0; v < V; v++) rows[4][v] = -INFINITY;
+    logits.send();
+    int *targets = device_copy(std::vector<int>{1, 1024, 7, 0, 0});
+    float *device_scale = device_copy(std::vector<float>{scale});
+    double sum = 0;
+    for (int v = 0; v < V; v++) sum += exp((double)rows[0][v]);
+    classifier_kernel<<<ROWS, BLOCK, 0, stream>>>(losses.device, logits.device, targets, device_scale, V, stride);
+    launch_check();
+    std::vector<float> found = losses.fetch(), gradient = logits.fetch();
+    CHECK_CLOSE(found[0], log(sum) - rows[0][1], 1e-5);
+    CHECK(found[1] == 0 && found[2] == 0);
+    CHECK(isnan(found[3]) && isnan(found[4]));
+    for (int v = 0; v < V; v++) {
+        double expected = exp((double)rows[0][v]) / sum - (v == 1);
+        CHECK_CLOSE(gradient[(size_t)v], expected, LAYER_BOUND);
+        CHECK(gradient[(size_t)(stride + v)] == 0 && gradient[(size_t)(2 * stride + v)] == 0);
+        CHECK(isnan(gradient[(size_t)(3 * stride + v)]) && isnan(gradient[(size_t)(4 * stride + v)]));
+    }
+    cuda_check(cudaFree(targets)), cuda_check(cudaFree(device_scale));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -301,7 +374,8 @@ struct Model {
     void *twin = NULL;
 
     Model(Side of, const Settings &from) : side(of), settings(from) {
-        settings.stack = attention_stack_of(attention_find(settings.attention), &settings.attention_config);
+        if (!settings.stack.count)
+            settings.stack = attention_stack_of(attention_find(settings.attention), &settings.attention_config);
         if (side == GPU) create_model(&gpu, &settings);
         if (side == TWIN) twin = twin_create(&settings);
         ModelTensors all = tensors();
@@ -469,6 +543,30 @@ static void every_attention_beside_its_twin(void) {
     }
 }
 
+// Settings with a list of attentions over the layers, with learned positions or none.
+static Settings list_settings(const char *attentions, int L, int positions) {
+    Error error;
+    Settings settings = calm_settings(attention_find("softmax"), {MODEL_T + 3, MODEL_V, L, 2, 32, positions}, MODEL_T);
+    AttentionConfig given = {};
+    given.B = settings.micro_batch, given.T = MODEL_T, given.C = 32, given.NH = 2, given.max_T = MODEL_T + 3;
+    given.seed = 5, given.eps = settings.attention_config.eps;
+    settings.attention = attentions;
+    die_if(attention_stack_configure(&settings.stack, attentions, &given, NULL, &error), &error);
+    return settings;
+}
+
+// Each layer has sizes, constants and kernels of its own.
+static void lists_beside_their_twins(void) {
+    train_beside_twin(list_settings("softmax,slay*2", 3, POSITIONS_LEARNED), STEPS);
+    train_beside_twin(list_settings("elu,favor,softmax", 3, POSITIONS_NONE), STEPS);
+}
+
+static void no_positions_beside_the_twin(void) {
+    Settings settings = small_settings(attention_find("elu"));
+    settings.model.positions = POSITIONS_NONE;
+    train_beside_twin(settings, STEPS);
+}
+
 // With the settings that a run has when nothing is set, at the schedule's peak; the same tokens in every step, so that
 // the loss falls (from 4.2 to 3.8) and a gradient that is wrong is seen in it. Weights are not compared: with AdamW's
 // eps of 1e-8 a gradient that is nothing but rounding moves its weight as far as any other.
@@ -595,7 +693,10 @@ static void check_same_bits(Settings settings) {
 }
 
 static void the_same_bits(void) {
-    check_same_bits(small_settings(attention_find("softmax")));
+    Settings settings = small_settings(attention_find("softmax"));
+    check_same_bits(settings);
+    settings.fuse_gelu = FUSE_GELU_NO;
+    check_same_bits(settings);
 }
 
 // What a mechanism keeps from forward to backward, what its layers share, and what its host code decides, which a graph
@@ -608,9 +709,27 @@ static void the_same_bits_with_other_attentions(void) {
     }
 }
 
+// What the kernels have of trained parameters: a learned decay, and with `learn` the drawn tensors.
+static void trained_parameters_beside_the_twin(void) {
+    for (int i = 0; attention_gpu_registry[i]; i++) {
+        const AttentionGPU *gpu = attention_gpu_registry[i];
+        Settings settings = small_settings(gpu->cpu);
+        AttentionConfig *config = &settings.attention_config;
+        if (gpu->supports & USES_DECAY) config->decay = DECAY_LEARNED;
+        if ((gpu->supports & USES_LEARN) && (gpu->cpu->uses & USES_LEARN)) config->learn = LEARN_BOTH;
+        if (!attention_parameter_count(gpu->cpu, config)) continue;
+        printf("     %s\n", gpu->cpu->name);
+        train_beside_twin(settings, STEPS);
+        check_same_bits(settings);
+    }
+}
+
+static void the_same_bits_with_a_list(void) {
+    check_same_bits(list_settings("elu,softmax,slay", 3, POSITIONS_NONE));
+}
+
 // Five steps on one side, five on the other, both ways.
-static void a_run_moves_between_gpu_and_cpu(void) {
-    Settings settings = small_settings(attention_find("softmax"));
+static void move_between_gpu_and_cpu(const Settings &settings) {
     Model gpu(GPU, settings), cpu(TWIN, settings);
     Model from_gpu(TWIN, settings), from_cpu(GPU, settings);
     for (int step = 0; step < 5; step++) train_step(&gpu, step), train_step(&cpu, step);
@@ -622,6 +741,12 @@ static void a_run_moves_between_gpu_and_cpu(void) {
     }
     check_same_model("continued on the CPU", &from_gpu, &cpu, WEIGHT_BOUND);
     check_same_model("continued on the GPU", &from_cpu, &cpu, WEIGHT_BOUND);
+}
+
+static void a_run_moves_between_gpu_and_cpu(void) {
+    for (Settings settings :
+         {small_settings(attention_find("softmax")), list_settings("elu,softmax", 2, POSITIONS_NONE)})
+        move_between_gpu_and_cpu(settings);
 }
 
 // A NaN in a weight or in a moment's place: found, named as the twin names it, and kept from every weight.
@@ -665,8 +790,9 @@ static void a_bad_last_bias_stays_out(void) {
 
 // The logits after every prefix, from the decoder, equal those of a forward pass over the whole: prompts of several
 // lengths, then token by token.
-static void decode_beside_forward(const AttentionGPU *attention, Settings settings) {
+static void decode_beside_forward(Settings settings) {
     settings.micro_batch = 1, settings.attention_config.B = 1;
+    if (settings.stack.count) attention_stack_set_batch(&settings.stack, 1, settings.T);
     Model trained(GPU, settings);
     GPT2 *whole = &trained.gpu;
     int T = settings.T, C = settings.model.C, V = settings.model.V, padded = padded_vocabulary(V);
@@ -682,8 +808,7 @@ static void decode_beside_forward(const AttentionGPU *attention, Settings settin
     for (int prompt : {1, 2, T - 1}) {
         GPT2 model = {};
         Decoder decoder = {};
-        AttentionStack stack = attention_stack_of(attention->cpu, &settings.attention_config);
-        gpt2_create(&model, &settings.model, &stack, 0, 0, 0, RECOMPUTE_NONE);
+        gpt2_create(&model, &settings.model, &trained.settings.stack, 0, 0, TRAINS_NOT, RECOMPUTE_NONE);
         ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
         model_initialize(&tensors, (uint64_t)settings.seed, settings.init_std);
         gpt2_from_host(&model, HOST_TO_FILL);
@@ -691,7 +816,7 @@ static void decode_beside_forward(const AttentionGPU *attention, Settings settin
         for (int t = prompt - 1; t < T; t++) {
             int n = t == prompt - 1 ? prompt : 1;
             const float *found = decoder_step(&decoder, inputs.data() + t + 1 - n, n, t + 1 - n, NULL);
-            check_equal_within(attention->cpu->name, found, &expected[(size_t)(t * padded)], (size_t)V, DECODE_BOUND);
+            check_equal_within(settings.attention, found, &expected[(size_t)(t * padded)], (size_t)V, DECODE_BOUND);
         }
         decoder_free(&decoder);
         gpt2_free(&model);
@@ -711,14 +836,15 @@ static void nearest_weights(void) {
 
 static void decoding_equals_forward(void) {
     for (int i = 0; attention_gpu_registry[i]; i++)
-        decode_beside_forward(attention_gpu_registry[i], small_settings(attention_gpu_registry[i]->cpu));
+        decode_beside_forward(small_settings(attention_gpu_registry[i]->cpu));
+    decode_beside_forward(list_settings("yat,elu,softmax", 3, POSITIONS_NONE));
 }
 
 // An odd number of rows in front of the second layer's cache, which has to be aligned all the same.
 static void decoding_with_an_odd_context(void) {
     for (int i = 0; attention_gpu_registry[i]; i++) {
         const AttentionGPU *attention = attention_gpu_registry[i];
-        decode_beside_forward(attention, calm_settings(attention->cpu, {33, 11, 2, 3, 24, POSITIONS_LEARNED}, 7));
+        decode_beside_forward(calm_settings(attention->cpu, {33, 11, 2, 3, 24, POSITIONS_LEARNED}, 7));
     }
 }
 
@@ -787,12 +913,19 @@ int main(void) {
     RUN(gelu_kernels);
     RUN(linear);
     RUN(linear_without_epilogues);
+#ifdef CUDA_ON_CPU_H
+    RUN(gelu_by_architecture);
+#endif
+    RUN(sums_of_rows);
     RUN(classifier);
+    RUN(logits_beyond_the_usual);
 #ifdef PRECISION_BF16
     RUN(rounding_is_fair);
 #endif
     RUN(a_tiny_model_beside_its_twin);
     RUN(every_attention_beside_its_twin);
+    RUN(lists_beside_their_twins);
+    RUN(no_positions_beside_the_twin);
     RUN(shipped_settings_beside_the_twin);
     RUN(dropout_beside_its_twin);
     RUN(nearest_weights);
@@ -801,6 +934,8 @@ int main(void) {
     RUN(the_same_as_pytorch);
     RUN(the_same_bits);
     RUN(the_same_bits_with_other_attentions);
+    RUN(the_same_bits_with_a_list);
+    RUN(trained_parameters_beside_the_twin);
     RUN(a_run_moves_between_gpu_and_cpu);
     RUN(a_bad_embedding_stays_out);
     RUN(a_bad_weight_stays_out);

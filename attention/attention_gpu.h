@@ -44,11 +44,12 @@ struct AttentionGPU {
     // and their sizes are the same for every position.
     void (*decode)(floatX *out, float *cache, const int *position, const floatX *qkv, const float *constants,
                    const float *parameters, float *work, const AttentionConfig *, cudaStream_t stream) = NULL;
+    unsigned supports = 0; // which of USES_DECAY, USES_WINDOW, USES_LEARN the kernels have; USES_FUSION: fusion flat
 };
 
 extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL
 const AttentionGPU *attention_gpu_find(const char *name);  // NULL when there is none of that name
-// The kernels of a model's attention; NULL and why when there are none for it.
-const AttentionGPU *attention_gpu_of(const AttentionStack *stack, char *why, size_t size);
+// The kernels of an attention; NULL and why when there are none for it.
+const AttentionGPU *attention_gpu_of(const StackEntry *entry, char *why, size_t size);
 
 #endif

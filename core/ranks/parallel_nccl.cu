@@ -9,9 +9,10 @@ extern "C" {
 
 enum { SHARD_UNIT = 32 }; // shards begin at 128 bytes, for the kernels that read four numbers at once
 
-OwnParts exchange_gpu_own(size_t start, size_t count, int rank, int ranks) {
-    size_t width = count / (size_t)ranks / SHARD_UNIT * SHARD_UNIT, shared = width * (size_t)ranks;
-    OwnParts own = {{start + (size_t)rank * width, width}, {start + shared, count - shared}};
+OwnParts exchange_gpu_own(Stretch stretch, int rank, int ranks) {
+    size_t width = stretch.whole ? 0 : stretch.count / (size_t)ranks / SHARD_UNIT * SHARD_UNIT;
+    size_t shared = width * (size_t)ranks;
+    OwnParts own = {{stretch.start + (size_t)rank * width, width}, {stretch.start + shared, stretch.count - shared}};
     return own;
 }
 
@@ -53,7 +54,8 @@ int exchange_gpu_exists(void) {
 }
 
 struct ExchangeGPU {
-    float *values, *gradients;
+    floatX *values;
+    float *gradients;
     int zero, rank, ranks;
     ncclComm_t communicator;
     cudaStream_t compute, transfer;
@@ -66,7 +68,7 @@ static void nccl_check_at(ncclResult_t status, const char *call, int line) {
 }
 #define nccl_check(call) nccl_check_at((call), #call, __LINE__)
 
-ExchangeGPU *exchange_gpu_create(float *values, float *gradients, int zero, cudaStream_t compute) {
+ExchangeGPU *exchange_gpu_create(floatX *values, float *gradients, int zero, cudaStream_t compute) {
     ExchangeGPU *exchange = (ExchangeGPU *)memory_allocate_zeroed(1, sizeof *exchange, "the exchange");
     exchange->values = values, exchange->gradients = gradients, exchange->zero = zero;
     exchange->rank = parallel_rank(), exchange->ranks = parallel_ranks(), exchange->compute = compute;
@@ -97,17 +99,17 @@ static void all_reduce(ExchangeGPU *exchange, Range range) {
                                  exchange->transfer));
 }
 
-void exchange_gpu_ready(ExchangeGPU *exchange, size_t start, size_t count) {
+void exchange_gpu_ready(ExchangeGPU *exchange, Stretch stretch) {
+    if (stretch.count == 0) return;
     cuda_check(cudaEventRecord(exchange->made, exchange->compute));
     cuda_check(cudaStreamWaitEvent(exchange->transfer, exchange->made, 0));
     if (!exchange->zero) {
-        Range range = {start, count};
-        all_reduce(exchange, range);
+        all_reduce(exchange, {stretch.start, stretch.count});
         return;
     }
-    OwnParts own = exchange_gpu_own(start, count, exchange->rank, exchange->ranks);
+    OwnParts own = exchange_gpu_own(stretch, exchange->rank, exchange->ranks);
     if (own.shard.count) // in place: a rank's shard stays where it is
-        nccl_check(ncclReduceScatter(exchange->gradients + start, exchange->gradients + own.shard.start,
+        nccl_check(ncclReduceScatter(exchange->gradients + stretch.start, exchange->gradients + own.shard.start,
                                      own.shard.count, ncclFloat, ncclSum, exchange->communicator, exchange->transfer));
     all_reduce(exchange, own.rest);
 }
@@ -117,11 +119,12 @@ void exchange_gpu_finish(ExchangeGPU *exchange) {
     cuda_check(cudaStreamWaitEvent(exchange->compute, exchange->moved, 0));
 }
 
-void exchange_gpu_values(ExchangeGPU *exchange, size_t start, size_t count) {
-    OwnParts own = exchange_gpu_own(start, count, exchange->rank, exchange->ranks);
+void exchange_gpu_values(ExchangeGPU *exchange, Stretch stretch) {
+    OwnParts own = exchange_gpu_own(stretch, exchange->rank, exchange->ranks);
+    ncclDataType_t type = sizeof(floatX) == sizeof(float) ? ncclFloat : ncclBfloat16;
     if (own.shard.count)
-        nccl_check(ncclAllGather(exchange->values + own.shard.start, exchange->values + start, own.shard.count,
-                                 ncclFloat, exchange->communicator, exchange->compute));
+        nccl_check(ncclAllGather(exchange->values + own.shard.start, exchange->values + stretch.start, own.shard.count,
+                                 type, exchange->communicator, exchange->compute));
 }
 
 void exchange_gpu_sum(ExchangeGPU *exchange, double *numbers, size_t count) {
@@ -133,12 +136,12 @@ void exchange_gpu_sum(ExchangeGPU *exchange, double *numbers, size_t count) {
 int exchange_gpu_exists(void) {
     return 0;
 }
-ExchangeGPU *exchange_gpu_create(float *, float *, int, cudaStream_t) {
+ExchangeGPU *exchange_gpu_create(floatX *, float *, int, cudaStream_t) {
     return NULL;
 }
 void exchange_gpu_free(ExchangeGPU *) {}
-void exchange_gpu_ready(ExchangeGPU *, size_t, size_t) {}
+void exchange_gpu_ready(ExchangeGPU *, Stretch) {}
 void exchange_gpu_finish(ExchangeGPU *) {}
-void exchange_gpu_values(ExchangeGPU *, size_t, size_t) {}
+void exchange_gpu_values(ExchangeGPU *, Stretch) {}
 void exchange_gpu_sum(ExchangeGPU *, double *, size_t) {}
 #endif

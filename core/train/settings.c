@@ -93,9 +93,10 @@ static void add_optimisation_options(Options *options, Settings *settings) {
     const Option items[] = {
         SETTING("batch", "batch", 'b', OPTION_INT, batch, 1, 1 << 20, NULL, "rows (sequences) per step"),
         SETTING("batch", "sequence", 't', OPTION_INT, T, 1, GPT2_CONTEXT_MAX, NULL, "tokens per row; default: the context"),
-        SETTING("batch", "micro-batch", 0, OPTION_INT, micro_batch, 1, 1 << 20, NULL, "rows at once; default: as many as make 4096 tokens"),
+        SETTING("batch", "micro-batch", 0, OPTION_INT, micro_batch, 1, 1 << 20, NULL, "rows at once; default: as many as make 4096 tokens, on a GPU as many as fit"),
         SETTING("batch", "recompute", 0, OPTION_CHOICE, recompute, 0, 0, "none|cheap|blocks", "activations made again in backward: LayerNorm and GELU, or all; saves memory"),
         SETTING("batch", "graphs", 0, OPTION_FLAG, graphs, 0, 1, NULL, "on a GPU: launch a micro-batch as one CUDA graph"),
+        SETTING("batch", "fuse-gelu", 0, OPTION_CHOICE, fuse_gelu, 0, 0, "auto|yes|no", "on a GPU: GELU within the matrix products; auto: from sm_90 on, except in fp32"),
         SETTING("batch", "batch-start", 0, OPTION_INT, batch_start, 0, 1 << 20, NULL, "rows per step at the start of a ramp; 0: no ramp"),
         SETTING("batch", "batch-ramp", 0, OPTION_LONG, batch_ramp, 0, 1e9, NULL, "steps of the ramp"),
         SETTING("optimisation", "steps", 'x', OPTION_LONG, steps, 0, 1e12, NULL, "steps in all; 0: only validate"),
@@ -178,7 +179,8 @@ static int finish_batch(Settings *settings, Error *error) {
     if (settings->T > settings->model.max_T)
         return error_set(error, "option --sequence: expected at most the context of %d, found %d; raise --context",
                          settings->model.max_T, settings->T);
-    if (!settings->micro_batch) {
+    settings->chooses_micro_batch = !settings->micro_batch;
+    if (settings->chooses_micro_batch) {
         settings->micro_batch = TOKENS_AT_ONCE / settings->T > 1 ? TOKENS_AT_ONCE / settings->T : 1;
         if (settings->micro_batch > settings->batch) settings->micro_batch = settings->batch;
     }

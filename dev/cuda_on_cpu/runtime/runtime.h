@@ -22,6 +22,7 @@ struct Options {
     bool lazy;      // CUDA_ON_CPU_LAZY: streams run as late as synchronisation allows
     bool protect;   // CUDA_ON_CPU_PROTECT: pages of device memory are closed to the host
     bool trace;     // CUDA_ON_CPU_TRACE: one line per launch
+    bool skip;      // CUDA_ON_CPU_SKIP: launches and products are counted, but nothing is computed
     size_t memory;  // CUDA_ON_CPU_MEMORY_MB: the device's size
     int processors; // CUDA_ON_CPU_PROCESSORS: the device's streaming multiprocessors
     int devices;    // CUDA_ON_CPU_DEVICES: how many the machine seems to have; a process works on one of them
@@ -50,6 +51,8 @@ void require_no_valgrind_reports();
 struct GridInProgress {
     const char *kernel; // NULL while the host runs
     Place launched_from;
+    const void *function; // its address, NULL where that is not known
+    size_t shared_bytes;  // dynamic
 };
 extern GridInProgress running;
 inline bool in_kernel() {
@@ -124,6 +127,7 @@ void checker_allocated(const void *address, size_t bytes);
 void checker_freed(const void *address, size_t bytes);
 void checker_written(const void *address, size_t bytes);                  // by a copy or a library
 void checker_read(const void *address, size_t bytes, const char *reader); // by a copy or a library
+void checker_library_call(const char *call); // once for each, before what it reads and writes
 // A library multiplies matrices in this arithmetic ("bf16", "tf32", ...); what it reads and writes is reported next.
 void checker_multiplies(const char *call, const char *arithmetic, double operations);
 void checker_copied(void *to, const void *from, size_t bytes);
