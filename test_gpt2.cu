@@ -790,7 +790,8 @@ static void a_bad_last_bias_stays_out(void) {
 
 // The logits after every prefix, from the decoder, equal those of a forward pass over the whole: prompts of several
 // lengths, then token by token.
-static void decode_beside_forward(Settings settings) {
+// With a stand-in, the decoder's attentions are that. From the third token after the prompt on a graph is all there is.
+static void decode_beside_forward(Settings settings, const AttentionGPU *stand_in = NULL) {
     settings.micro_batch = 1, settings.attention_config.B = 1;
     if (settings.stack.count) attention_stack_set_batch(&settings.stack, 1, settings.T);
     Model trained(GPU, settings);
@@ -812,15 +813,105 @@ static void decode_beside_forward(Settings settings) {
         ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
         model_initialize(&tensors, (uint64_t)settings.seed, settings.init_std);
         gpt2_from_host(&model, HOST_TO_FILL);
+        for (int l = 0; stand_in && l < model.config.L; l++) model.attentions[l].gpu = stand_in;
         decoder_create(&decoder, &model);
         for (int t = prompt - 1; t < T; t++) {
             int n = t == prompt - 1 ? prompt : 1;
             const float *found = decoder_step(&decoder, inputs.data() + t + 1 - n, n, t + 1 - n, NULL);
             check_equal_within(settings.attention, found, &expected[(size_t)(t * padded)], (size_t)V, DECODE_BOUND);
         }
+        if (decoder.decodes && T - prompt > 2) CHECK(decoder.graphs.use == GRAPH_REPLAYS);
+        if (stand_in) CHECK(decoder.decodes && decoder.graphs.captured.size() == 1);
         decoder_free(&decoder);
         gpt2_free(&model);
     }
+}
+
+// ---- softmax attention in its simplest form, to decode with from a position in device memory
+
+enum { STAND_IN_THREADS = 32 };
+
+// A thread for each head. cache: (max_T, 2C) keys and values; the position is `first` after the one in memory.
+__global__ void stand_in_kernel(floatX *out, float *cache, const int *position, int first, const floatX *qkv, int NH,
+                                int HS) {
+    int h = threadIdx.x, C = NH * HS, at = first + (position ? *position : 0);
+    if (h >= NH) return;
+    for (int i = h * HS; i < (h + 1) * HS; i++) {
+        cache[(size_t)at * 2 * C + i] = to_float(qkv[C + i]);
+        cache[((size_t)at * 2 + 1) * C + i] = to_float(qkv[2 * C + i]);
+    }
+    auto weight = [&](int t) {
+        float score = 0;
+        for (int i = h * HS; i < (h + 1) * HS; i++) score += to_float(qkv[i]) * cache[(size_t)t * 2 * C + i];
+        return expf(score / sqrtf((float)HS));
+    };
+    float sum = 0;
+    for (int t = 0; t <= at; t++) sum += weight(t);
+    for (int i = h * HS; i < (h + 1) * HS; i++) {
+        float value = 0;
+        for (int t = 0; t <= at; t++) value += weight(t) / sum * cache[((size_t)t * 2 + 1) * C + i];
+        out[i] = from_float<floatX>(value);
+    }
+}
+
+static void stand_in_step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *, const float *,
+                          float *, const AttentionConfig *config, cudaStream_t stream) {
+    for (int i = 0; i < n; i++) {
+        stand_in_kernel<<<1, STAND_IN_THREADS, 0, stream>>>(out + (size_t)i * config->C, cache, NULL, pos + i,
+                                                            qkv + (size_t)i * 3 * config->C, config->NH, config->HS);
+        launch_check();
+    }
+}
+
+static void stand_in_decode(floatX *out, float *cache, const int *position, const floatX *qkv, const float *,
+                            const float *, float *, const AttentionConfig *config, cudaStream_t stream) {
+    stand_in_kernel<<<1, STAND_IN_THREADS, 0, stream>>>(out, cache, position, 0, qkv, config->NH, config->HS);
+    launch_check();
+}
+
+static size_t stand_in_cache_size(const AttentionConfig *config) {
+    return 2 * (size_t)config->max_T * (size_t)config->C;
+}
+
+static AttentionGPU stand_in_softmax(void) {
+    AttentionGPU attention = *attention_gpu_find("softmax");
+    attention.cache_size = stand_in_cache_size, attention.step = stand_in_step, attention.decode = stand_in_decode;
+    return attention;
+}
+
+static void decoding_as_a_graph(void) {
+    AttentionGPU stand_in = stand_in_softmax();
+    Settings settings = small_settings(attention_find("softmax"));
+    decode_beside_forward(settings, &stand_in);
+    settings.model.positions = POSITIONS_NONE;
+    decode_beside_forward(settings, &stand_in);
+}
+
+// A prompt one token longer than what goes through the layers at once: its last piece is a single row, and not a graph.
+static void a_prompt_with_one_row_left(void) {
+    AttentionGPU stand_in = stand_in_softmax();
+    Settings settings = tiny_settings();
+    settings.model.max_T = settings.attention_config.max_T = settings.attention_config.T = PREFILL_ROWS + 3;
+    settings.attention_config.B = 1;
+    AttentionStack stack = attention_stack_of(attention_find("softmax"), &settings.attention_config);
+    std::vector<int> tokens = random_tokens(PREFILL_ROWS + 1, settings.model.V);
+    std::vector<float> logits[2];
+    for (int first : {PREFILL_ROWS + 1, PREFILL_ROWS - 5}) { // all of it, and token by token after most of it
+        GPT2 model = {};
+        Decoder decoder = {};
+        gpt2_create(&model, &settings.model, &stack, 0, 0, TRAINS_NOT, RECOMPUTE_NONE);
+        ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
+        model_initialize(&tensors, 5, settings.init_std);
+        gpt2_from_host(&model, HOST_TO_FILL);
+        for (int l = 0; l < model.config.L; l++) model.attentions[l].gpu = &stand_in;
+        decoder_create(&decoder, &model);
+        const float *last = decoder_step(&decoder, tokens.data(), first, 0, NULL);
+        for (int t = first; t < PREFILL_ROWS + 1; t++) last = decoder_step(&decoder, &tokens[(size_t)t], 1, t, NULL);
+        logits[first < PREFILL_ROWS].assign(last, last + settings.model.V);
+        decoder_free(&decoder);
+        gpt2_free(&model);
+    }
+    check_equal_within("logits", logits[0].data(), logits[1].data(), logits[0].size(), DECODE_BOUND);
 }
 
 // A number of weights that fills no block.
@@ -931,6 +1022,8 @@ int main(void) {
     RUN(nearest_weights);
     RUN(decoding_equals_forward);
     RUN(decoding_with_an_odd_context);
+    RUN(decoding_as_a_graph);
+    RUN(a_prompt_with_one_row_left);
     RUN(the_same_as_pytorch);
     RUN(the_same_bits);
     RUN(the_same_bits_with_other_attentions);

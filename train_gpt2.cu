@@ -1007,6 +1007,7 @@ static void update_weights(GPT2 *model, const Settings *settings, int64_t step, 
 // Waits for the device.
 static StepState gpt2_state(GPT2 *model) {
     StepState state;
+    exchange_gpu_wait(model->exchange); // the copy would wait, too, and not look after the other ranks
     cuda_check(cudaMemcpyAsync(&state, model->state, sizeof state, cudaMemcpyDeviceToHost, model->stream));
     attention_gpu_collect_floored_rows(&model->stack, model->stream);
     cuda_check(cudaStreamSynchronize(model->stream));

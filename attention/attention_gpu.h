@@ -35,8 +35,8 @@ struct AttentionGPU {
     // Adds the rows that the device has counted since the last call to the C twin's floored_rows; waits for the stream.
     // NULL: nothing is counted.
     void (*collect_floored_rows)(cudaStream_t stream) = NULL;
-    // What the functions above read in place of the constants that the C twin's `draw` made: rearranged once, before the
-    // first pass, and again whenever the parameters have changed. NULL: they read those as they are.
+    // What the functions above read in place of the constants that the C twin's `draw` made: rearranged once, before
+    // the first pass, and again whenever the parameters have changed. NULL: they read those as they are.
     size_t (*packed_size)(const AttentionConfig *) = NULL;
     void (*pack)(float *packed, const float *constants, const float *parameters, const AttentionConfig *,
                  cudaStream_t stream) = NULL;

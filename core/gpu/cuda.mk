@@ -3,7 +3,7 @@
 #   make test-gpu      every .cu test on a real GPU, the programs, NCCL where there are two GPUs, and compute-sanitizer where
 #                      it is installed; without a GPU it says so in one line, before anything is looked for or built
 #   make bench-gpu     measures attentions, training and decoding on a real GPU; prints tables ready to paste
-#   make cuda-report   registers, occupancy and roofline estimates of every kernel, into docs/cuda_report.md
+#   make cuda-report   registers, issue slots, bytes and bounds of every kernel and a model of a step, into docs/cuda_report.md
 # Variables: CUDA_ARCH=80 for one architecture, TF32=1 for TF32 products in the fp32 programs, CUDA_HOME for another toolkit.
 NVCC_GOALS := cuda test-gpu bench-gpu cuda-report
 ifneq ($(filter cuda cuda-report nvcc-programs nvcc-tests nvcc-bench nvcc-report nvcc-find-gpu,$(MAKECMDGOALS)),)
@@ -27,7 +27,7 @@ NVCC_LIBRARY := $(filter-out $(NVCC_TEST_SOURCES),$(wildcard $(GPU_ROOMS:%=%/*.c
 NVCC_ROOM_TESTS := $(NVCC_TEST_SOURCES:%.cu=%)
 NVCC_TWIN_TESTS := test_gpt2 test_gpt2_124M
 NVCC_TESTS   := $(NVCC_ROOM_TESTS) $(NVCC_TWIN_TESTS)
-NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/launch_sizes.cu %/traffic.cu,$(wildcard dev/cuda/*.cu)))
+NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/traffic.cu,$(wildcard dev/cuda/*.cu)))
 NVCC_SOURCES  = $(NVCC_LIBRARY) dev/find_gpu.cu $(NVCC_TEST_SOURCES) $(wildcard dev/cuda/*.cu dev/bench/*.cu *.cu)
 NVCC_PROGRAMS := $(patsubst %.cu,%_cuda,$(wildcard train_gpt2.cu sample_gpt2.cu))
 NVCC_bf16    := -DPRECISION_BF16
@@ -97,6 +97,6 @@ bench-gpu: $(BUILD)/cuda/find_driver
 cuda-report: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory nvcc-report
 nvcc-report: $(foreach precision,bf16 fp32,$(NVCC_OBJECTS_$(precision)) $(BUILD)/cuda/$(precision)/train_gpt2.o \
-    $(BUILD)/cuda/$(precision)/sample_gpt2.o) $(BUILD)/cuda_on_cpu/count-bf16/dev/cuda/traffic
-	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --objects $(BUILD)/cuda \
-	    --traffic $(BUILD)/cuda_on_cpu/count-bf16/dev/cuda/traffic --out docs/cuda_report.md
+    $(BUILD)/cuda/$(precision)/sample_gpt2.o) $(foreach mode,count count-bf16,$(BUILD)/cuda_on_cpu/$(mode)/dev/cuda/traffic)
+	@dev/cuda/report.py --build $(BUILD)/cuda/report --objects $(BUILD)/cuda --count $(BUILD)/cuda_on_cpu \
+	    --out docs/cuda_report.md

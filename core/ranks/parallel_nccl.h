@@ -9,6 +9,7 @@
 //   exchange_gpu_sum()                       the loss, with ZeRO also the squares in the middle of the norm: on the
 //                                            device
 //   exchange_gpu_values()                    after AdamW, with ZeRO
+//   exchange_gpu_wait()                      where the host waits for the device
 #ifndef CORE_PARALLEL_NCCL_H
 #define CORE_PARALLEL_NCCL_H
 
@@ -54,5 +55,12 @@ void exchange_gpu_values(ExchangeGPU *exchange, Stretch stretch);
 
 // numbers (count) on the device, summed over ranks; ordered with `compute`.
 void exchange_gpu_sum(ExchangeGPU *exchange, double *numbers, size_t count);
+
+// Waits until `compute` and the transfers have done all that they were given, with an eye on the other ranks: when NCCL
+// reports an error, or this rank has waited parallel_timeout() for them, the program ends with a message. The host calls
+// it before it waits for `compute` in any other way. Does nothing without an exchange (NULL), or when nothing was sent.
+void exchange_gpu_wait(ExchangeGPU *exchange);
+// The stream that gradients travel on.
+cudaStream_t exchange_gpu_transfer(const ExchangeGPU *exchange);
 
 #endif

@@ -120,9 +120,9 @@ static void shards_of_stretches(void) {
     }
 }
 
-int main(int, char **argv) {
+int main(int argc, char **argv) {
     error_set_program(argv[0]);
-    parallel_start();
+    parallel_start(argc, argv);
     rank = parallel_rank(), ranks = parallel_ranks();
     parallel_choose_device();
     cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

@@ -51,6 +51,9 @@ typedef struct {
     float spike;      // loss or norm so many standard deviations above the mean counts as not finite; 0: none does
     int spike_window; // steps that mean and deviation are taken over
     int zero;         // many processes: stage of ZeRO, 0 or 1
+    int ranks, rank;  // without MPI, as core/ranks/parallel.h reads them before all others
+    const char *rendezvous;
+    float rank_timeout; // seconds that a rank waits for the others; 0: for ever
     // reporting
     int64_t val_every, val_tokens;
     int64_t save_every;

@@ -265,6 +265,7 @@ static int open_start(Training *training, Error *error) {
 static int compare_options(const Training *training, Error *error) {
     json_t *options = options_to_json(&training->options);
     json_object_del(options, "threads");
+    json_object_del(options, "rank");
     int status = parallel_compare(options, "option --", error);
     json_decref(options);
     return status;
@@ -355,10 +356,11 @@ void training_open(Training *training, int argc, char **argv) {
     *training = (Training){
         .begun = clock_seconds(), .settings = settings_default(), .rate_factor = 1, .saved = -1, .validated = -1};
     error_set_program(argv[0]);
-    parallel_start();
+    parallel_start(argc, argv);
     Settings *settings = &training->settings;
     settings_options(&training->options, settings);
     parse_options(training, argc, argv);
+    parallel_set_timeout(settings->rank_timeout);
     if (!settings->threads && parallel_ranks() > 1) settings->threads = parallel_threads();
     settings->threads = threads_use(settings->threads);
     run_catch_signals();

@@ -53,11 +53,11 @@ def disassemble(path, directory):
 
 
 class Instruction:
-    """One line: predicate, operation with its suffixes, operands; `target` is the label it may jump to, `line` the place in
-    the source as "file:number"."""
+    """One line: predicate, operation with its suffixes, operands; `target` is the label it may jump to, `place` where in the
+    source it is: ((file, line), ...), innermost first."""
 
-    def __init__(self, predicate, operation, operands, line=None):
-        self.predicate, self.operation, self.operands, self.line = predicate, operation, operands, line
+    def __init__(self, predicate, operation, operands, place=()):
+        self.predicate, self.operation, self.operands, self.place = predicate, operation, operands, place
         self.base = operation.split(".")[0]
         found = re.search(r"`\((\.L_\w+)\)", operands)
         self.target = found.group(1) if found else None
@@ -205,17 +205,19 @@ FRAME = re.compile(r'\s*//## File "([^"]+)", line (\d+)( inlined at)?')
 LEAVING = ("BRA", "EXIT", "RET", "BRX", "JMP", "KILL")
 
 
+def leaves(instruction):
+    """Whether control may go elsewhere. Calls of a label of the function itself are long jumps; others come back."""
+    return instruction.base in LEAVING or (instruction.base == "CALL" and bool(instruction.target))
+
+
 def is_own_line(path):
     """Whether a frame tells where in a kernel we are: not in what all kernels share, nor in the compiler's headers."""
     return not re.search(r"core/gpu/\w+\.h$|/include/|cuda_on_cpu/", os.path.normpath(path))
 
 
 def place_of(frames):
-    """"file:line" of the innermost frame that tells; frames: [(path, line)], innermost first."""
-    for path, line in frames:
-        if is_own_line(path):
-            return "%s:%s" % (os.path.basename(path), line)
-    return None
+    """((file, line), ...) of the frames that tell, innermost first; frames: [(path, line)], likewise."""
+    return tuple((os.path.basename(path), int(line)) for path, line in frames if line.isdigit() and is_own_line(path))
 
 
 def blocks_of(lines):
@@ -232,16 +234,16 @@ def blocks_of(lines):
             complete = not frame.group(3)
         elif code:
             blocks[-1].instructions.append(Instruction(*code.groups(), place_of(frames)))
-            if blocks[-1].instructions[-1].base in LEAVING:
+            if leaves(blocks[-1].instructions[-1]):
                 blocks.append(Block([]))
     at = {label: i for i, block in enumerate(blocks) for label in block.labels}
     for i, block in enumerate(blocks):
         last = block.instructions[-1] if block.instructions else None
-        leaves = last and last.base in LEAVING
-        conditional = leaves and (last.predicate not in (None, "@PT") or re.match(r"!?U?P\d", last.operands))
-        if last and last.base in ("BRA", "JMP") and last.target in at:
+        jumps = last and leaves(last)
+        conditional = jumps and (last.predicate not in (None, "@PT") or re.match(r"!?U?P\d|~?U?R", last.operands))
+        if jumps and last.target in at:
             block.successors.append(at[last.target])
-        if (not leaves or conditional) and i + 1 < len(blocks):
+        if (not jumps or conditional) and i + 1 < len(blocks):
             block.successors.append(i + 1)
     return blocks
 
@@ -280,15 +282,23 @@ def dominators(blocks, order):
     return dominated_by, before
 
 
+class Path:
+    """One way through a region, without the loops inside it: what it costs, which loops it enters, and how many bytes of
+    device and shared memory a warp asks for at each place of the source."""
+
+    def __init__(self, instructions, inner, arch):
+        self.cost, self.inner, self.bytes_at = cost_of(instructions, arch), inner, {}
+        for i in instructions:
+            if i.place and class_of(i.base) in MEMORY:
+                self.bytes_at[i.place] = self.bytes_at.get(i.place, 0) + bytes_of(i)
+
+
 class Region:
-    """The whole function, or a loop in it. `own` is what a pass costs without the loops inside; `bytes_at` says how many
-    bytes of device and shared memory a warp's pass asks for at each place of the source. `trips` per entry, where the code
-    says it."""
+    """The whole function, or a loop in it; `trips` per entry, where the code says it."""
 
     def __init__(self, header, blocks):
         self.header, self.blocks, self.latches = header, blocks, set()
-        self.parent, self.inner, self.trips = None, [], None
-        self.own, self.bytes_at, self.weight = Cost(), {}, (0, 0, 0, 0)
+        self.parent, self.inner, self.trips, self.paths = None, [], None, []
 
 
 def loops_of(blocks):
@@ -334,104 +344,193 @@ def trips_of(blocks, loop):
 
 
 MEMORY = ("shared", "ldsm", "global", "generic")
+MOST_PATHS = 24  # of a region that are told apart
 
 
-def weigh(instructions, arch, ran):
-    """Of two paths the one taken more often: that which has no memory access that never ran, then the one that multiplies
-    more, loads more, is shorter. ran: the places that did, None where that is not known."""
-    cost = cost_of(instructions, arch)
-    places = {i.line for i in instructions if i.line and class_of(i.base) in MEMORY}
-    dead = ran is not None and bool(places) and not places & ran
-    return (-dead, cost.mma, cost.global_bytes, -cost.units["issue"])
+def bytes_of(instruction):
+    """What a warp asks for if every lane asks for as much as the one that asks for most; a row of a matrix has 16 bytes."""
+    return 32 * (16 if instruction.base in ("LDSM", "STSM") else width(instruction.operation))
 
 
-def path_through(blocks, region, arch, ran):
-    """The blocks of a pass through a region that is taken most, without those of inner loops; sets the region's weight."""
+class Way:
+    """A way from a block to a region's end. Ways with the same memory accesses, loops and products count as one, the longest:
+    nothing counted could tell them apart."""
+
+    def __init__(self, node, marks, mma, slots, onward=None):
+        self.node, self.onward = node, onward
+        self.marks = marks | onward.marks if onward else marks
+        self.mma = mma + (onward.mma if onward else 0)
+        self.slots = slots + (onward.slots if onward else 0)
+
+    def nodes(self):
+        way, found = self, []
+        while way:
+            found.append(way.node)
+            way = way.onward
+        return found
+
+
+def distinct(ways):
+    """The longest of each kind; where there are too many kinds, the longest and the shortest of all."""
+    best = {}
+    for way in ways:
+        key = (way.marks, way.mma)
+        if key not in best or best[key].slots < way.slots:
+            best[key] = way
+    found = sorted(best.values(), key=lambda way: -way.slots)
+    return found if len(found) <= MOST_PATHS else found[:MOST_PATHS // 2] + found[-MOST_PATHS // 2:]
+
+
+def marks_of(instructions):
+    return frozenset(i.place for i in instructions if i.place and class_of(i.base) in MEMORY)
+
+
+def paths_of(blocks, region, arch):
+    """The paths through a region: from its header to where it begins again, or where the function ends."""
     inside = {b: loop for loop in region.inner for b in loop.blocks}
-    best, active, stack = {}, set(), [region.header]
+    ways, active, stack = {}, set(), [region.header]
 
     def following(node):
         members = inside[node].blocks if node in inside else {node}
-        return [s for b in members for s in blocks[b].successors if s in region.blocks and s not in members and s != region.header]
+        return {s for b in members for s in blocks[b].successors if s in region.blocks and s not in members and s != region.header}
 
     while stack:
         node = stack[-1]
         active.add(node)
-        waiting = [n for n in following(node) if n not in best and n not in active]
+        waiting = [n for n in following(node) if n not in ways and n not in active]
         if waiting:
             stack.append(waiting[0])
             continue
-        ways = [best[n] for n in following(node) if best.get(n)]
-        members = inside[node].blocks if node in inside else {node}
-        ends = bool(members & region.latches) if region.latches else not ways
-        weight = inside[node].weight if node in inside else weigh(blocks[node].instructions, arch, ran)
-        onward = max(ways, key=lambda way: way[0]) if ways else ((0, 0, 0, 0), [])
-        here = [] if node in inside else [node]
-        best[node] = (tuple(a + b for a, b in zip(weight, onward[0])), here + onward[1]) if ways or ends else None
+        onward = [way for n in following(node) for way in ways.get(n, ())]
+        if node in inside:
+            ends = bool(inside[node].blocks & region.latches)
+            here = (node, frozenset([inside[node].header]), 0, 0)
+        else:
+            ends = node in region.latches
+            cost = cost_of(blocks[node].instructions, arch)
+            here = (node, marks_of(blocks[node].instructions), cost.mma, cost.units["issue"])
+        alone = ends if region.latches else not onward
+        ways[node] = distinct([Way(*here, way) for way in onward] + ([Way(*here)] if alone else []))
         active.discard(stack.pop())
-    weight, path = best[region.header] or ((0, 0, 0, 0), [])
-    region.weight = tuple((region.trips or 1) * x for x in weight)
-    return path
+    found = []
+    for way in ways[region.header]:
+        nodes = way.nodes()
+        instructions = [i for n in nodes if n not in inside for i in blocks[n].instructions]
+        found.append(Path(instructions, {inside[n].header for n in nodes if n in inside}, arch))
+    return found
 
 
-def bytes_of(instruction):
-    """That a whole warp's instruction asks for."""
-    if instruction.base in ("LDSM", "STSM"):
-        return 128 * (4 if instruction.operation.endswith(".4") else 2 if instruction.operation.endswith(".2") else 1)
-    return 32 * width(instruction.operation)
-
-
-def regions_of(lines, arch, ran=None):
-    """The function and its loops, with what they cost; `ran` as in weigh."""
+def regions_of(lines, arch):
+    """The function and its loops, outer ones first, with their paths."""
     blocks = blocks_of(lines)
     regions = loops_of(blocks)
-    for region in reversed(regions):
-        instructions = [i for b in path_through(blocks, region, arch, ran) for i in blocks[b].instructions]
-        region.own = cost_of(instructions, arch)
-        for i in instructions:
-            if i.line and class_of(i.base) in MEMORY:
-                region.bytes_at[i.line] = region.bytes_at.get(i.line, 0) + bytes_of(i)
+    for region in regions:
+        region.paths = paths_of(blocks, region, arch)
     return regions
 
 
-# ---- how often the loops ran
+# ---- how often each path was taken
 
 
-def passes_of(regions, warps, bytes_at, mma):
-    """Passes of all warps through each region: those for which the bytes that the code asks for, line by line, and the
-    tensor cores' multiply-adds come to what was counted. Maximum likelihood by the EM of Richardson and Lucy; a loop without
-    any memory access runs as often as its code says, or once, for each pass around it; one whose accesses all never ran did
-    not run. Returns them and the misfit, 0 to 1."""
-    shares = [dict(region.bytes_at) for region in regions]
-    for share, region in zip(shares, regions):
-        if mma and region.own.mma:
-            share["mma"] = region.own.mma
-    counted = dict(bytes_at, mma=mma)
-    lines = [line for line in counted if counted[line] and any(line in share for share in shares)]
-    passes, told = [float(warps)], [True]
-    for i, region in enumerate(regions[1:], 1):
-        passes.append(passes[regions.index(region.parent)] * (region.trips or 1))
-        told.append(any(line in shares[i] for line in lines))
-    users = {line: [i for i in range(len(regions)) if line in shares[i]] for line in lines}
-    for _ in range(300):
-        ratio = {line: counted[line] / sum(shares[i][line] * passes[i] for i in users[line]) for line in lines}
-        for i in range(1, len(regions)):
-            mine = [line for line in lines if line in shares[i]]
+def same_frame(a, b, lines):
+    return a[0] == b[0] and abs(a[1] - b[1]) <= lines
+
+
+def match(place, counted):
+    """The counted place that is this one: the harness's compiler inlines less, so it may know fewer of the outer frames, and
+    compilers differ by a few lines in where a call stands that has several. None: nothing was counted there."""
+    def fits(key, lines):
+        return len(key) <= len(place) and all(same_frame(a, b, lines if i == 0 else 3) for i, (a, b) in enumerate(zip(key, place)))
+    for lines in (0, 2):
+        found = [key for key in counted if fits(key, lines)]
+        if found:
+            return max(found, key=lambda key: (len(key), -sum(abs(a[1] - b[1]) for a, b in zip(key, place))))
+    return None
+
+
+class Passes:
+    """How often all warps together took each path of each region: so that the bytes that the code asks for, place by place,
+    and the tensor cores' multiply-adds come to what was counted. Maximum likelihood by the EM of Richardson and Lucy. Loops
+    without memory accesses run as often as their code says, or once, for each pass around them; those none of whose accesses
+    were counted did not run. `misfit`: what remains of the differences, as a share of what was counted."""
+
+    def __init__(self, regions, warps, bytes_at, mma):
+        self.regions, self.warps = regions, warps
+        self.paths = [(region, path) for region in regions for path in region.paths]
+        self.taken = [0.0] * len(self.paths)
+        self.asked, self.counted = self.equations(bytes_at, mma)
+        self.start()
+        for _ in range(400):
+            self.improve()
+        self.follow()
+        off = sum(abs(self.predicted(key) - self.counted[key]) for key in self.users)
+        self.misfit = off / max(sum(self.counted[key] for key in self.users), 1)
+
+    def equations(self, bytes_at, mma):
+        """What each path asks for by key, and what was counted by key: of places that never ran nothing, where there is a path
+        around them."""
+        asked, counted, matched = [], dict(bytes_at), {}
+        for region, path in self.paths:
+            mine = {}
+            for place, size in path.bytes_at.items():
+                if place not in matched:
+                    matched[place] = match(place, bytes_at)
+                key = matched[place]
+                if key is None and all(place in other.bytes_at for other in region.paths):
+                    continue
+                key = ("never", place) if key is None else key
+                counted.setdefault(key, 0)
+                mine[key] = mine.get(key, 0) + size
+            if mma and path.cost.mma:
+                mine["mma"], counted["mma"] = 4 * path.cost.mma, 4 * mma
+            asked.append(mine)
+        self.users = {}
+        for i, mine in enumerate(asked):
+            for key in mine:
+                self.users.setdefault(key, []).append(i)
+        return asked, counted
+
+    def passes(self, region):
+        return sum(taken for (owner, _), taken in zip(self.paths, self.taken) if owner is region)
+
+    def start(self):
+        """As often as the code says, all paths of a region alike."""
+        expected = {}
+        for region in self.regions:
+            expected[region] = self.warps if not region.parent else expected[region.parent] * (region.trips or 1)
+        self.taken = [expected[region] / len(region.paths) for region, _ in self.paths]
+
+    def predicted(self, key):
+        return sum(self.asked[i][key] * self.taken[i] for i in self.users[key])
+
+    def improve(self):
+        ratio = {key: self.counted[key] / max(self.predicted(key), 1e-30) for key in self.users}
+        for i, mine in enumerate(self.asked):
             if mine:
-                passes[i] *= sum(shares[i][line] * ratio[line] for line in mine) / sum(shares[i][line] for line in mine)
-    for i, region in enumerate(regions):
-        if not told[i]:
-            passes[i] = 0 if region.bytes_at else passes[regions.index(region.parent)] * (region.trips or 1)
-    off = sum(abs(sum(shares[i][line] * passes[i] for i in users[line]) - counted[line]) for line in lines)
-    return passes, off / max(sum(counted[line] for line in lines), 1)
+                self.taken[i] *= sum(size * ratio[key] for key, size in mine.items()) / sum(mine.values())
+        once = [i for i, (region, _) in enumerate(self.paths) if not region.parent]
+        total = sum(self.taken[i] for i in once)
+        for i in once:
+            self.taken[i] *= self.warps / total if total else 0
 
+    def follow(self):
+        """Loops of which no place tells."""
+        for region in self.regions[1:]:
+            mine = [i for i, (owner, _) in enumerate(self.paths) if owner is region]
+            if any(self.asked[i] for i in mine):
+                continue
+            entered = sum(taken for (owner, path), taken in zip(self.paths, self.taken)
+                          if owner is region.parent and region.header in path.inner)
+            idle = any(path.bytes_at for path in region.paths)
+            for i in mine:
+                self.taken[i] = 0.0 if idle else entered * (region.trips or 1) / len(mine)
 
-def total_cost(regions, passes):
-    """What all warps of a kernel asked for."""
-    cost = Cost()
-    for region, times in zip(regions, passes):
-        cost.add(region.own, times)
-    return cost
+    def cost(self):
+        """What all warps asked for."""
+        total = Cost()
+        for (_, path), taken in zip(self.paths, self.taken):
+            total.add(path.cost, taken)
+        return total
 
 
 def forbidden(lines):

@@ -31,9 +31,10 @@ class Work:
         if self.is_library:
             return
         for arch in kernel.code:
-            regions = sass.regions_of(kernel.code[arch], arch, set(count.bytes_at) or None)
-            passes, self.misfit[arch] = sass.passes_of(regions, count.warps, count.bytes_at, count.multiply_adds())
-            self.units[arch] = sass.total_cost(regions, passes).units
+            if arch not in kernel.shapes:
+                kernel.shapes[arch] = sass.regions_of(kernel.code[arch], arch)
+            passes = sass.Passes(kernel.shapes[arch], count.warps, count.bytes_at, count.multiply_adds())
+            self.units[arch], self.misfit[arch] = passes.cost().units, passes.misfit
 
     def combined(self, other, mine, others):
         """mine * self + others * other, in all sums."""

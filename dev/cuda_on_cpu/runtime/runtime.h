@@ -114,6 +114,11 @@ bool stream_is_known(cudaStream_t stream);
 // Work whose host side is done when the call returns (copies from pageable memory).
 void enqueue_and_finish(cudaStream_t stream, std::function<void()> work);
 bool any_capture_active();
+// Called by work that waits for something which may never come, as a collective does for a dead peer: nothing that its
+// stream is given later, and nothing that waits for it, runs; who asks is told "not ready", and who waits waits for
+// ever. Let go, streams that stopped are empty.
+void stop_this_stream();
+void let_streams_go();
 
 // ---- device_api.cpp: errors of the API
 cudaError_t api_result(cudaError_t status, const char *call); // remembers a failure

@@ -10,9 +10,11 @@
 //   memory, launches, blocks, bytes moved (read, written), requested (read, written), of shared memory (read, written),
 //   operations of products in bf16 (and fp16), in TF32, in fp32
 // with lines "cublasGemmEx, bf16" for products and "cublasGemmEx" for how often it was called. After a kernel's line
-// come lines that begin with a tab: the offset of an instruction in the program, and the bytes that it asked for.
+// come lines that begin with a tab: the offset of an instruction in the program, and the bytes that warps asked for there
+// if every lane had asked for as much as the one that asked for most.
 #include "checker.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +23,7 @@
 #include <sys/mman.h>
 #include <tuple>
 #include <unordered_map>
+#include <vector>
 
 namespace cuda_on_cpu {
 
@@ -38,11 +41,17 @@ struct Key {
     }
 };
 
+// An instruction that reads or writes device or shared memory: bytes by thread of the running block, and the sum.
+struct Access {
+    uint64_t bytes;
+    std::vector<uint32_t> of_thread;
+};
+
 enum { BF16, TF32, FP32, ARITHMETICS };
 struct Traffic {
     uint64_t launches, blocks, moved_read, moved_written, requested_read, requested_written, shared_read,
         shared_written, operations[ARITHMETICS];
-    std::unordered_map<const void *, uint64_t> places; // of device and shared memory, by return address
+    std::unordered_map<const void *, Access> accesses; // by return address
 };
 
 void write_table();
@@ -75,14 +84,15 @@ void write_table() {
                                 t.operations[BF16], t.operations[TF32], t.operations[FP32]})
             fprintf(out, "\t%zu", (size_t)number);
         fprintf(out, "\n");
-        for (const auto &[place, bytes] : t.places)
-            fprintf(out, "\t%zu\t%zu\n", offset_in_program(place), (size_t)bytes);
+        for (const auto &[place, access] : t.accesses)
+            fprintf(out, "\t%zu\t%zu\n", offset_in_program(place), (size_t)access.bytes);
     }
     if (out != stderr) fclose(out);
 }
 
 uint32_t this_launch; // number of the one that runs
 Traffic *of_kernel, *of_library;
+std::vector<Access *> of_block;      // those that the running block has come to
 std::string multiplying, arithmetic; // the library call whose product runs, and how it multiplies
 
 // By sector of device memory: the last launch that read, and that wrote it.
@@ -96,9 +106,18 @@ uint32_t *stamps(bool of_writes) {
     return arrays[of_writes];
 }
 
+void count_access(const void *place, size_t bytes) {
+    Access &access = of_kernel->accesses[place];
+    if (access.of_thread.empty()) {
+        access.of_thread.resize(blockDim.x * blockDim.y * blockDim.z);
+        of_block.push_back(&access);
+    }
+    access.of_thread[(size_t)thread_in_block()] += (uint32_t)bytes;
+}
+
 void count(const void *address, size_t bytes, bool writes, const void *place) {
     if (!in_kernel() || !of_kernel || !bytes) return;
-    if (place && (is_shared_memory(address) || is_device_memory(address))) of_kernel->places[place] += bytes;
+    if (place && (is_shared_memory(address) || is_device_memory(address))) count_access(place, bytes);
     if (is_shared_memory(address)) (writes ? of_kernel->shared_written : of_kernel->shared_read) += bytes;
     if (!is_device_memory(address)) return;
     size_t offset = (size_t)((const char *)address - device_arena);
@@ -140,9 +159,6 @@ void checker_multiplies(const char *call, const char *how, double operations) {
 void count_tensor_operation(const char *how, double operations) {
     of_kernel->operations[kind_of(how)] += (uint64_t)operations;
 }
-void count_tensor_operation(const char *how, double operations) {
-    table()[std::string(running.kernel) + ", " + how].operations += (uint64_t)operations;
-}
 void checker_read(const void *, size_t bytes, const char *reader) {
     std::string call(reader, strcspn(reader, ","));
     of_library = library_line(call == multiplying ? call + ", " + arithmetic : call);
@@ -166,7 +182,16 @@ void memory_fence() {}
 void checker_allocated(const void *, size_t) {}
 void checker_freed(const void *, size_t) {}
 void checker_block() {}
-void checker_block_ended() {}
+void checker_block_ended() {
+    for (Access *access : of_block) {
+        for (size_t first = 0; first < access->of_thread.size(); first += 32) {
+            auto lane = access->of_thread.begin() + (ptrdiff_t)first;
+            access->bytes += 32 * (uint64_t)*std::max_element(lane, std::min(lane + 32, access->of_thread.end()));
+        }
+        access->of_thread.clear();
+    }
+    of_block.clear();
+}
 void checker_barrier() {}
 void checker_warp_sync(int, unsigned) {}
 
