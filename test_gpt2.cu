@@ -567,6 +567,36 @@ static void no_positions_beside_the_twin(void) {
     train_beside_twin(settings, STEPS);
 }
 
+// ---- constants that an attention reads rearranged
+
+static std::vector<const float *> packed_from; // what each call of `pack` was given
+
+static void note_pack(float *, const float *constants, const float *, const AttentionConfig *, cudaStream_t) {
+    packed_from.push_back(constants);
+}
+
+// Once before the first pass; then once in every step, but only where parameters are trained; all again after a load.
+static void constants_are_packed_when_they_change(void) {
+    Settings settings = small_settings(attention_find("elu"));
+    AttentionGPU packs = *attention_gpu_find("elu");
+    packs.pack = note_pack;
+    float drawn[3] = {}, packed[3], parameter = 0;
+    LayerAttention layers[3] = {
+        {&packs, &drawn[0], &packed[0], NULL, NULL},                   // constants alone
+        {&packs, &drawn[1], &packed[1], &parameter, NULL},             // and parameters
+        {attention_gpu_find("elu"), &drawn[2], NULL, &parameter, NULL} // read as they are
+    };
+    GPT2 model = {};
+    model.config.L = 3, model.attentions = layers, model.packed_for_step = -1;
+    model.stack = attention_stack_of(attention_find("elu"), &settings.attention_config);
+    for (int64_t step : {4, 4, 5, 6, 6}) pack_constants(&model, step);
+    CHECK(packed_from == std::vector<const float *>({&drawn[0], &drawn[1], &drawn[1], &drawn[1]}));
+    model.packed_for_step = -1;
+    pack_constants(&model, 6);
+    CHECK(packed_from.size() == 6);
+    CHECK(attention_gpu_constants(&layers[1]) == &packed[1] && attention_gpu_constants(&layers[2]) == &drawn[2]);
+}
+
 // With the settings that a run has when nothing is set, at the schedule's peak; the same tokens in every step, so that
 // the loss falls (from 4.2 to 3.8) and a gradient that is wrong is seen in it. Weights are not compared: with AdamW's
 // eps of 1e-8 a gradient that is nothing but rounding moves its weight as far as any other.
@@ -1017,6 +1047,7 @@ int main(void) {
     RUN(every_attention_beside_its_twin);
     RUN(lists_beside_their_twins);
     RUN(no_positions_beside_the_twin);
+    RUN(constants_are_packed_when_they_change);
     RUN(shipped_settings_beside_the_twin);
     RUN(dropout_beside_its_twin);
     RUN(nearest_weights);

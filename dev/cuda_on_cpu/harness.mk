@@ -123,7 +123,7 @@ VALGRIND_test_linear_gpu    := test_many_segments,test_prefill_in_segments
 VALGRIND_test_quadratic_gpu := heads_of_odd_size,near_pairs_keep_their_digits,steps_with_a_small_cache,$\
     levels_rise_with_weights_behind_them
 VALGRIND_test_gpt2          := random_numbers,embedding,dropout,layernorm,gelu_kernels,linear,classifier,dropout_beside_its_twin,$\
-    decoding_equals_forward,a_bad_weight_stays_out
+    decoding_equals_forward,decoding_as_a_graph,a_bad_weight_stays_out
 VALGRIND_test_gpt2-bf16     := $(VALGRIND_test_gpt2),rounding_is_fair
 smallest_tests_of = $(or $(if $(findstring bf16/,$(1)),$(VALGRIND_$(notdir $(1))-bf16)),$(VALGRIND_$(notdir $(1))))
 test-cuda-valgrind: $(CUDA_VALGRIND_TESTS)
