@@ -25,6 +25,7 @@ NVCC_TEST_SOURCES := $(wildcard $(GPU_ROOMS:%=%/test_*_gpu.cu))
 NVCC_LIBRARY := $(filter-out $(NVCC_TEST_SOURCES),$(wildcard $(GPU_ROOMS:%=%/*.cu)))
 NVCC_ROOM_TESTS := $(NVCC_TEST_SOURCES:%.cu=%)
 NVCC_TESTS   := $(NVCC_ROOM_TESTS) test_gpt2
+NVCC_RANK_TESTS := $(filter core/ranks/%,$(NVCC_ROOM_TESTS))
 NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/launch_sizes.cu %/traffic.cu,$(wildcard dev/cuda/*.cu)))
 NVCC_SOURCES  = $(NVCC_LIBRARY) dev/find_gpu.cu $(NVCC_TEST_SOURCES) $(wildcard dev/cuda/*.cu dev/bench/*.cu *.cu)
 NVCC_PROGRAMS := $(patsubst %.cu,%_cuda,$(wildcard train_gpt2.cu sample_gpt2.cu))
@@ -77,7 +78,7 @@ test-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory -s nvcc-tests nvcc-programs all
 	@GPU_TRAIN_FP32=./train_gpt2_cuda_fp32 GPU_TRAIN_BF16=./train_gpt2_cuda \
 	    GPU_SAMPLE_FP32=./sample_gpt2_cuda_fp32 GPU_SAMPLE_BF16=./sample_gpt2_cuda \
-	    TWO_GPU_PROGRAMS="$(foreach precision,fp32 bf16,$(BUILD)/cuda/$(precision)/core/ranks/test_parallel_gpu)" \
+	    TWO_GPU_PROGRAMS="$(foreach precision,fp32 bf16,$(NVCC_RANK_TESTS:%=$(BUILD)/cuda/$(precision)/%))" \
 	    scripts/run_tests.sh $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%)) \
 	    scripts/test_train_gpu.sh scripts/test_two_gpus.sh
 bench-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
