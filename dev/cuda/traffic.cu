@@ -2,8 +2,8 @@
 // which says what every kernel moves and multiplies; for report.py. With CUDA_ON_CPU_SKIP=1 nothing is computed, only
 // the launches are counted: then the sizes may be a GPU's.
 //
-//     traffic attention NAME PASS B T C NH [options]   PASS: forward, backward, prompt (`step` with T tokens of one row),
-//                                                      step, decode (one more token); options: --features exp
+//     traffic attention NAME PASS B T C NH [options]   PASS: forward, backward, prompt (`step` with T tokens), step and
+//                                                      decode (one more token); options: --features exp ...
 //     traffic attention NAME memory B T C NH           bytes of a tensor (B,T,C), kept, of scratch
 //     traffic gpt2 LAYERS T                            GPT-2 124M's widths, one step, batch 1
 //     traffic optional T                               kernels that only some runs launch, once each
