@@ -140,6 +140,9 @@ void check_range(const void *address, size_t bytes, AccessKind kind, const void 
     count(address, bytes, kind == AccessKind::write, place);
 }
 void check_alignment(const void *, size_t, AccessKind, const void *) {}
+void checker_announced(size_t bytes, const void *return_address) {
+    if (of_kernel && in_kernel()) count_access(return_address, bytes);
+}
 void check_atomic(const void *address, size_t bytes) {
     count(address, bytes, false, nullptr);
     count(address, bytes, true, nullptr);
