@@ -116,8 +116,8 @@ test-cuda-check: $(CUDA_CHECK_TESTS) $(call cuda_programs_of,check) $(PROGRAMS)
 	@CUDA_MODE=check scripts/run_tests.sh $(call cuda_left_out_of,check) $(CUDA_CHECK_TESTS) $(CUDA_SCRIPTS)
 test-cuda-asan: $(CUDA_ASAN_TESTS) $(call cuda_programs_of,asan) $(PROGRAMS)
 	@CUDA_MODE=asan ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $(call cuda_left_out_of,asan) $(CUDA_ASAN_TESTS) $(CUDA_SCRIPTS)
-# Valgrind takes fifty times as long: of each program the tests that launch every kernel, with the smallest shapes
-# (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not
+# Valgrind takes fifty times as long, and so does compute-sanitizer on a GPU: of each program the tests that launch every
+# kernel, with the smallest shapes (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not
 # know is a failure (core/base/test.h).
 VALGRIND_test_linear_gpu    := test_many_segments,test_prefill_in_segments
 VALGRIND_test_quadratic_gpu := heads_of_odd_size,near_pairs_keep_their_digits,steps_with_a_small_cache,$\
@@ -125,9 +125,9 @@ VALGRIND_test_quadratic_gpu := heads_of_odd_size,near_pairs_keep_their_digits,st
 VALGRIND_test_gpt2          := random_numbers,embedding,dropout,layernorm,gelu_kernels,linear,classifier,dropout_beside_its_twin,$\
     decoding_equals_forward,a_bad_weight_stays_out
 VALGRIND_test_gpt2-bf16     := $(VALGRIND_test_gpt2),rounding_is_fair
-valgrind_only_of = $(if $(VALGRIND_ALL),,$(or $(if $(findstring -bf16/,$(1)),$(VALGRIND_$(notdir $(1))-bf16)),$(VALGRIND_$(notdir $(1)))))
+smallest_tests_of = $(or $(if $(findstring bf16/,$(1)),$(VALGRIND_$(notdir $(1))-bf16)),$(VALGRIND_$(notdir $(1))))
 test-cuda-valgrind: $(CUDA_VALGRIND_TESTS)
-	@failed=0; $(foreach test,$(filter-out %/test_parallel_gpu,$^),TEST_ONLY="$(call valgrind_only_of,$(test))" \
+	@failed=0; $(foreach test,$(filter-out %/test_parallel_gpu,$^),TEST_ONLY="$(if $(VALGRIND_ALL),,$(call smallest_tests_of,$(test)))" \
 	    RUN_UNDER="valgrind --quiet --error-exitcode=99" scripts/run_tests.sh $(test) || failed=1;) exit $$failed
 test-cuda-lazy: $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(PROGRAMS)
 	@CUDA_ON_CPU_LAZY=1 scripts/run_tests.sh $(call cuda_left_out_of,fast) $(CUDA_FAST_TESTS) $(CUDA_SCRIPTS)
