@@ -1147,7 +1147,7 @@ int main(int argc, char **argv) {
     training_load(&training, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);
     attention_gpu_describe(&model.stack, notes, sizeof notes);
-    Machine machine = {gpu_peak_gflops(),
+    Machine machine = {gflops,
                        gpu_device_name(),
                        memory,
                        model_bytes(&model, memory, sizeof memory),
