@@ -44,6 +44,7 @@ struct AttentionGPU {
     // and their sizes are the same for every position.
     void (*decode)(floatX *out, float *cache, const int *position, const floatX *qkv, const float *constants,
                    const float *parameters, float *work, const AttentionConfig *, cudaStream_t stream) = NULL;
+    unsigned supports = 0; // USES_DECAY, USES_WINDOW, USES_LEARN: what the device code has
 };
 
 extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL
