@@ -1064,8 +1064,6 @@ static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, con
     decide_step(model, settings->clip, update->most_loss, update->most_norm); // of the same sums on every rank
     update_weights(model, settings, update->step, update->rate);
     StepState state = gpt2_state(model);
-    if (!state.taken && model->parameters.shares && settings->on_nan != ON_NAN_SKIP)
-        update_weights(model, settings, update->step - 1, 0); // takes no step either: rounds for the one we stay at
     StepOutcome outcome = {state.loss, state.norm, NULL, 0};
     if (isfinite(outcome.loss) && isfinite(outcome.norm)) return outcome;
     trouble_describe(&outcome, gpt2_bad_place(model), model->config.L, gpt2_bad_gradient(model));

@@ -149,6 +149,36 @@ sleep 0.3
 check_refused "a port that is taken" "rank 0 cannot listen at 127.0.0.1:$port: Address already in use" "$program" --rank 0 --ranks 2 --rendezvous "$at"
 wait
 
+# ---- one that came as rank 1 and then sends anything
+
+comes_and_sends() { # what, in Python: bytes of struct.pack
+    next_place
+    rank 0 2 "$at" --rank-timeout 2
+    python3 - "$port" "$1" <<'EOF'
+import socket, struct, sys, time
+for _ in range(100):
+    try: guest = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5); break
+    except OSError: time.sleep(0.05)
+guest.sendall(b"slay.r1\0" + struct.pack("<QQii", 0, 0, 2, 1))
+assert len(guest.recv(160, socket.MSG_WAITALL)) == 160
+try: guest.sendall(eval(sys.argv[2])), guest.recv(1)
+except OSError: pass # it was hung up on
+EOF
+    wait
+}
+if command -v python3 >/dev/null; then
+    comes_and_sends 'struct.pack("<IIQ", 0x736c6179, 0, 2**63)'
+    check_end "more bytes than there are" 0 1 "rank 0: rank 1 sent message 0, of 9223372036854775808 bytes, where message 0, of"
+    comes_and_sends 'struct.pack("<IIQ", 0x736c6179, 7, 256) + bytes(256)'
+    check_end "out of step" 0 1 "rank 1 sent message 7"
+    comes_and_sends 'b"A" * 5000'
+    check_end "nonsense" 0 1 "rank 1 sent message 1094795585"
+    comes_and_sends 'b""'
+    check_end "silence" 0 1 "rank 0: waited 2 s for the other ranks (a message of rank 1): one of them is dead or hangs, and all end"
+else
+    skip "a rank that sends anything" "there is no python3"
+fi
+
 # ---- options
 
 refused() { # message, options

@@ -90,16 +90,25 @@ static void leave(int) {
     exit(1);
 }
 
+// The first of the sections that has not arrived.
+static const char *section_now(const ExchangeGPU *exchange) {
+    for (int s = 0; s < SECTIONS; s++)
+        if (cudaEventQuery(exchange->moved[s]) == cudaErrorNotReady) return section_names[s];
+    return section_names[SECTIONS - 1];
+}
+
+// `what` this rank waits for; NULL: for the sections.
 static void check_peers(ExchangeGPU *exchange, ncclResult_t status, const char *what, double began) {
     double waited = clock_seconds() - began;
-    if (status != ncclSuccess && status != ncclInProgress) {
+    int failed = status != ncclSuccess && status != ncclInProgress;
+    if (!failed && (parallel_timeout() == 0 || waited <= parallel_timeout())) return;
+    if (!what) what = section_now(exchange);
+    if (failed)
         parallel_tell("NCCL: %s (after %.0f s of waiting for %s); all ranks end, the last checkpoint is intact; "
                       "NCCL_DEBUG=INFO tells more",
                       ncclGetErrorString(status), waited, what);
-        give_up(exchange);
-    }
-    if (parallel_timeout() == 0 || waited <= parallel_timeout()) return;
-    parallel_tell_of_wait(what, waited);
+    else
+        parallel_tell_of_wait(what, waited);
     give_up(exchange);
 }
 
@@ -119,13 +128,6 @@ static void finish_call(ExchangeGPU *exchange, ncclResult_t status, const char *
     }
 }
 
-// The first of the sections that has not arrived.
-static const char *section_now(const ExchangeGPU *exchange) {
-    for (int s = 0; s < SECTIONS; s++)
-        if (cudaEventQuery(exchange->moved[s]) == cudaErrorNotReady) return section_names[s];
-    return section_names[SECTIONS - 1];
-}
-
 // The time that counts is that after this rank's own gradients were made.
 void exchange_gpu_wait(ExchangeGPU *exchange) {
     if (!exchange || !exchange->under_way) return;
@@ -134,10 +136,11 @@ void exchange_gpu_wait(ExchangeGPU *exchange) {
     while ((status = cudaStreamQuery(exchange->transfer)) == cudaErrorNotReady ||
            (status == cudaSuccess && (status = cudaStreamQuery(exchange->compute)) == cudaErrorNotReady)) {
         if (cudaEventQuery(exchange->made) == cudaErrorNotReady) began = clock_seconds();
-        check_peers(exchange, state_of(exchange), section_now(exchange), began);
+        check_peers(exchange, state_of(exchange), NULL, began);
         usleep(20);
     }
     cuda_check(status);
+    (void)cudaGetLastError(); // CUDA remembers "not ready" like an error
     exchange->under_way = 0;
 }
 
@@ -178,7 +181,7 @@ void exchange_gpu_free(ExchangeGPU *exchange) {
     if (!exchange) return;
     exchange_gpu_wait(exchange);
     finish_call(exchange, ncclCommFinalize(exchange->communicator), "the end of NCCL");
-    finish_call(exchange, ncclCommDestroy(exchange->communicator), "the end of NCCL");
+    check_peers(exchange, ncclCommDestroy(exchange->communicator), "the end of NCCL", clock_seconds());
     cuda_check(cudaStreamDestroy(exchange->transfer));
     cuda_check(cudaEventDestroy(exchange->made));
     for (cudaEvent_t event : exchange->moved) cuda_check(cudaEventDestroy(event));

@@ -101,9 +101,12 @@ static void receive_from(int rank, void *data, size_t bytes) {
     Header header;
     check_moved(socket_receive(tcp.sockets[rank], &header, sizeof header, parallel_timeout()), rank);
     if (header.kind == FAREWELL) leave_because_of(rank, 1);
-    if (header.kind != MESSAGE || header.number != tcp.received[rank]++ || header.bytes != bytes)
-        die("rank %d sent something else (%llu bytes) than was expected of it (%llu): are all ranks of the same build?",
-            rank, (unsigned long long)header.bytes, (unsigned long long)bytes);
+    uint32_t number = tcp.received[rank]++;
+    if (header.kind != MESSAGE || header.number != number || header.bytes != bytes)
+        die("rank %d sent message %u, of %llu bytes, where message %u, of %llu, was expected: are all ranks of the "
+            "same "
+            "build?",
+            rank, header.number, (unsigned long long)header.bytes, number, (unsigned long long)bytes);
     check_moved(socket_receive(tcp.sockets[rank], data, bytes, parallel_timeout()), rank);
 }
 

@@ -253,7 +253,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cudaError_t status = check_stream(stream, "cudaStreamQuery");
     if (status != cudaSuccess) return status;
     const Stream &own = streams()[canonical(stream)];
-    return own.stopped || !is_done(own.last) ? cudaErrorNotReady : cudaSuccess;
+    return api_result(own.stopped || !is_done(own.last) ? cudaErrorNotReady : cudaSuccess, "cudaStreamQuery");
 }
 cudaError_t cudaDeviceSynchronize() {
     require_errors_seen("cudaDeviceSynchronize");
@@ -324,7 +324,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     Event *known = to_event(event);
     if (!known) return api_result(cudaErrorInvalidResourceHandle, "cudaEventQuery");
-    return known->stopped || !is_done(known->node) ? cudaErrorNotReady : cudaSuccess;
+    return api_result(known->stopped || !is_done(known->node) ? cudaErrorNotReady : cudaSuccess, "cudaEventQuery");
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
     require_errors_seen("cudaEventElapsedTime");
