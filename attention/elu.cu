@@ -1,42 +1,32 @@
 // elu on the GPU: phi(x) = x + 1 for x > 0, exp(x) below. See elu.c.
-#include "linear_gpu.h"
+#include "linear_passes.cuh"
 
-__global__ static void elu_features_kernel(float *phi, const float *x, size_t n) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    float at = x[i], above = at < LINEAR_FEATURE_MAX ? at : LINEAR_FEATURE_MAX;
-    phi[i] = at > 0 ? above + 1 : expf(at);
-}
+struct EluMap {
+    static constexpr bool IS_PRODUCT = false, OUTER_IS_FIXED = false, IS_SIGNED = false, LOG_SCALED = false;
+    static constexpr bool IS_NARROW = true;
+    LinearShape shape;
 
-// The slope is 1 above zero, where phi > 1, and phi itself below.
-__global__ static void elu_gradient_kernel(float *dx, const float *d_phi, const float *phi, size_t n) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    dx[i] = d_phi[i] * (phi[i] > 1 ? 1.0f : phi[i]);
-}
-
-static void elu_features(const LinearFeaturesGPU *features, LinearRowsGPU rows, const float *packed,
-                         const float *constants, const AttentionConfig *config, cudaStream_t stream) {
-    (void)packed, (void)constants;
-    size_t n = linear_row_count(rows) * config->HS;
-    elu_features_kernel<<<linear_blocks(n), LINEAR_THREADS, 0, stream>>>(features->outer, features->x, n);
-    launch_check();
-}
-
-static void elu_gradient(const LinearFeaturesGPU *d, const LinearFeaturesGPU *features, LinearRowsGPU rows,
-                         const float *packed, const float *constants, const AttentionConfig *config,
-                         cudaStream_t stream) {
-    (void)packed, (void)constants;
-    size_t n = linear_row_count(rows) * config->HS;
-    elu_gradient_kernel<<<linear_blocks(n), LINEAR_THREADS, 0, stream>>>(d->x, d->outer, features->outer, n);
-    launch_check();
-}
-
-static LinearMapGPU elu_map(const AttentionConfig *config) {
-    LinearMapGPU map = {};
-    map.outer = config->HS;
-    map.features = elu_features;
-    map.gradient = elu_gradient;
-    return map;
-}
-LINEAR_GPU_ATTENTION(elu, elu_map);
+    static EluMap of(const AttentionConfig *config, const float *, const float *) {
+        return {{config->HS, 1, config->HS, 0, 0}};
+    }
+    template <typename Tile>
+    __device__ void features(LinearFactors<Tile> to, const floatX *x, LinearPlace place) const {
+        for_each_number<Tile>(place.inners, [&](int row, int c) {
+            float at = to_float(x[row * Tile::X_STRIDE + place.first_inner + c]);
+            float above = at < LINEAR_FEATURE_MAX ? at : LINEAR_FEATURE_MAX;
+            to.set_inner(row, c, at > 0 ? above + 1 : expf(at));
+        });
+    }
+    // The slope is 1 above zero, where phi > 1, and phi itself below.
+    template <typename Tile>
+    __device__ void gradient(float *dx, LinearGradients<Tile> d, LinearFactors<Tile> from, const floatX *,
+                             LinearPlace place) const {
+        for_each_number<Tile>(shape.HS, [&](int row, int c) {
+            int p = c - place.first_inner;
+            bool is_there = p >= 0 && p < place.inners;
+            float phi = is_there ? from.inner_at(row, p) : 0.0f;
+            dx[row * Tile::DX_STRIDE + c] = is_there ? d.inner_at(row, p) * (phi > 1 ? 1.0f : phi) : 0.0f;
+        });
+    }
+};
+LINEAR_GPU_ATTENTION(elu, EluMap, NULL, NULL);

@@ -3,6 +3,7 @@
 #ifndef ATTENTION_LINEAR_ROWS_CUH
 #define ATTENTION_LINEAR_ROWS_CUH
 
+#include "linear_denominators.cuh"
 #include "linear_gpu.h"
 
 // ---- which rows
@@ -88,12 +89,6 @@ static inline LinearFeaturesGPU take_features(Arena *arena, const LinearMapGPU *
 
 // ---- rows in and out
 
-// As range.h's `limited_input`.
-__device__ static inline float as_input(floatX number) {
-    const float most = LARGEST_INPUT, x = to_float(number), below = x > most ? most : x;
-    return (below < -most ? -most : below) + (x - x);
-}
-
 // q and k (rows, HS), extended values (rows, columns). q may be NULL.
 __global__ static void load_kernel(float *q, float *k, float *values, const floatX *qkv, Segment segment) {
     size_t row = linear_row();
@@ -127,31 +122,10 @@ __global__ static void store_gradient_kernel(floatX *dqkv, const float *dq, cons
 
 // ---- denominators
 
-typedef struct {
-    float delta;
-    int clamp, is_signed;
-} DenominatorRule;
-
 static inline DenominatorRule denominator_rule(const LinearMapGPU *map, const AttentionConfig *config) {
     DenominatorRule rule = {config->delta, config->denominator == DENOMINATOR_CLAMP, map->is_signed};
     return rule;
 }
-
-// What the numerator is divided by: the sum plus delta; a negative sum is kept away from zero instead. NaN stays NaN.
-__device__ static inline float stabilised(float z, DenominatorRule rule) {
-    if (rule.clamp) return z < rule.delta ? rule.delta : z;
-    if (rule.is_signed && z < 0) return z > -rule.delta ? -rule.delta : z;
-    return z + rule.delta;
-}
-
-// Whether the floor has replaced a row's sum.
-__device__ static inline int is_floored(float g, DenominatorRule rule) {
-    return rule.clamp ? g <= rule.delta : rule.is_signed && g == -rule.delta;
-}
-
-// Rows of signed maps whose sum was negative or floored, since the program started; a whole number: the order in which
-// threads add to it does not matter.
-__device__ static unsigned long long floored_rows;
 
 // numerator (rows, columns), with the sum in column HS -> out; `denominators` (B * NH, T) may be NULL.
 __global__ static void output_kernel(floatX *out, float *denominators, const float *numerator, DenominatorRule rule,
@@ -184,11 +158,6 @@ __device__ static inline float output_dot(OutputGradient gradient, Segment segme
     for (int c = threadIdx.x; c < segment.HS; c += LINEAR_LANES)
         dot += to_float(gradient.dout[at + c]) * to_float(gradient.out[at + c]);
     return linear_warp_sum(dot);
-}
-
-// The gradient of a row's sum.
-__device__ static inline float sum_gradient(float dot, float g, DenominatorRule rule) {
-    return is_floored(g, rule) ? 0.0f : -dot / g;
 }
 
 // gamma (rows, columns): the gradient of the numerator, and in column HS that of the sum.

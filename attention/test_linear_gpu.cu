@@ -64,7 +64,7 @@ typedef struct {
     size_t numbers, constant_count;                     // of out; qkv has three times as many
     float *qkv, *dout, *out, *dqkv, *saved, *constants; // the C twin's
     floatX *gpu_qkv, *gpu_dout, *gpu_out, *gpu_dqkv;    // the same on the device
-    float *gpu_saved, *gpu_constants, *gpu_work, *gpu_cache;
+    float *gpu_saved, *gpu_constants, *gpu_work, *gpu_cache; // the constants as they are packed
 } Case;
 
 static float *host_buffer(size_t n) {
@@ -123,6 +123,19 @@ static void fill_inputs(Case *c) {
     }
 }
 
+// The constants as the GPU's functions want them.
+static void pack_constants(Case *c) {
+    if (!c->gpu->pack) {
+        to_device(c->gpu_constants, c->constants, c->constant_count);
+        return;
+    }
+    float *constants = device_buffer<float>(c->constant_count);
+    to_device(constants, c->constants, c->constant_count);
+    c->gpu->pack(c->gpu_constants, constants, NULL, &c->config, 0);
+    cuda_check(cudaDeviceSynchronize());
+    if (constants) cuda_check(cudaFree(constants));
+}
+
 static Case make_case_of(const Variant *variant, const AttentionConfig *config) {
     Case c;
     memset(&c, 0, sizeof c);
@@ -141,9 +154,9 @@ static Case make_case_of(const Variant *variant, const AttentionConfig *config) 
     c.gpu_qkv = device_buffer<floatX>(3 * c.numbers), c.gpu_dqkv = device_buffer<floatX>(3 * c.numbers);
     c.gpu_out = device_buffer<floatX>(c.numbers), c.gpu_dout = device_buffer<floatX>(c.numbers);
     c.gpu_saved = device_buffer<float>(c.gpu->saved_size(&c.config));
-    c.gpu_constants = device_buffer<float>(c.constant_count);
+    c.gpu_constants = device_buffer<float>(c.gpu->pack ? c.gpu->packed_size(&c.config) : c.constant_count);
     c.gpu_cache = device_buffer<float>(c.gpu->cache_size(&c.config));
-    to_device(c.gpu_constants, c.constants, c.constant_count);
+    pack_constants(&c);
     return c;
 }
 
@@ -306,7 +319,7 @@ static void check_fixture(const Safetensors *file, const char *group) {
     read_tensor(c.qkv, file, "in", "qkv", 3, wide), read_tensor(c.dout, file, group, "dout", 3, narrow);
     read_tensor(c.out, file, group, "out", 3, narrow), read_tensor(c.dqkv, file, group, "dqkv", 3, wide);
     read_constants(c.constants, file, group, c.cpu, &c.config);
-    to_device(c.gpu_constants, c.constants, c.constant_count);
+    pack_constants(&c);
     run_gpu(&c, 1);
     float *out = from_device(c.gpu_out, c.numbers);
     for (size_t i = 0; i < c.numbers; i++) out[i] = c.dout[i] == 0 ? 0 : out[i];
@@ -505,8 +518,8 @@ static void test_decoding_in_pieces(void) {
     static const Prefill prefills[] = {{63, 2}, {1, 63}, {65, 63}, {20, 110}, {3, 190}, {64, 128}};
     for (int v = 0; v < VARIANTS; v++)
         for (Prefill prefill : prefills) check_decoding(&variants[v], {1, 200, 2, 12, 24, 0}, prefill);
-    Case c = make_case(&variants[1], {1, 64, 2, 12, 0, 0}); // elu: F is 12, and values have 16 columns
-    size_t numbers = 2 * 12 * 16;
+    Case c = make_case(&variants[1], {1, 64, 2, 12, 0, 0}); // elu: F is 12, padded to 16, and its values are 32 wide
+    size_t numbers = 2 * 16 * (32 + 8);
     float *before = host_buffer(numbers);
     for (size_t i = 0; i < numbers; i++) before[i] = (float)i;
     to_device(c.gpu_qkv, c.qkv, 3 * c.numbers), to_device(c.gpu_cache, before, numbers);
@@ -649,7 +662,7 @@ static void change_constants(Case *c, const char *name, float (*change)(size_t, 
     for (int i = 0; i < n; i++)
         for (size_t k = 0; !strncmp(list[i].name, name, strlen(name)) && k < list[i].count; k++)
             c->constants[list[i].offset + k] = change(k, c->constants[list[i].offset + k]);
-    to_device(c->gpu_constants, c->constants, c->constant_count);
+    pack_constants(c);
 }
 
 static float column_outside(size_t k, float column) {

@@ -1,0 +1,663 @@
+// What a block does with one chunk of its walk (linear_walk.cuh), and the kernel that goes from chunk to chunk.
+#ifndef ATTENTION_LINEAR_CHUNK_CUH
+#define ATTENTION_LINEAR_CHUNK_CUH
+
+#include "linear_walk.cuh"
+
+// exp(difference) for differences that are above 0 only where the result does not matter. NaN stays NaN.
+__device__ static inline float scale_factor(float difference) {
+    return expf(difference > 0 ? 0.0f : difference);
+}
+
+enum { THE_ROWS, THE_OTHERS }; // the sides of a walk
+
+template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
+    typedef LinearWalk<Map, WIDTH> Walk;
+    typedef typename Walk::Tile Tile;
+    typedef typename Walk::Operand Operand;
+    typedef LeftFragment<Operand> Left;
+    static constexpr int ROWS = Walk::ROWS, STRIDE = Walk::EXTENDED_STRIDE, DEPTHS = Walk::EXTENDED / 16;
+
+    const Map &map;
+    const WalkPass &pass;
+    SharedLayout layout;
+    floatX *x[2];
+    Operand *extended[2], *state_tile;
+    LinearFactors<Tile> factors[2];
+    LinearGradients<Tile> d;
+    Numbers numbers;
+    LinearPlace place;
+    int task, segment, head, sequence;
+    int first, present; // rows of the chunk at hand
+    bool fades;
+    float log_decay, keep; // the state's factor from chunk to chunk
+    double d_log_decay[2];
+    SumFragment state[Walk::BLOCKS][Walk::COLUMN_OCTETS];
+    SumFragment results[Walk::OWN_OCTETS]; // this warp's octets of columns: part, part + PARTS, ...
+    SumFragment d_phi[Walk::OWN_FEATURES]; // maps that are no product: this warp's octets of features
+    SumFragment d_single;                  // products with one octet of inner features: its gradient
+    float flow[2];                         // <phi, d_phi> of this lane's rows, for a learned decay
+
+    __device__ Walker(const Map &map_, const WalkPass &pass_, char *shared) : map(map_), pass(pass_) {
+        layout = shared_layout<Walk>(MODE, pass.slice, map.shape.scratch, Map::IS_PRODUCT);
+        float *at = (float *)(shared + layout.numbers);
+        for (int side = 0; side < 2; side++) {
+            x[side] = (floatX *)(shared + layout.x[side]);
+            extended[side] = (Operand *)(shared + layout.extended[side]);
+            factors[side] = {(Operand *)(shared + layout.outer[side]), (Operand *)(shared + layout.inner[side]),
+                             at + (5 + side) * ROWS, layout.inner_stride};
+        }
+        state_tile = (Operand *)(shared + layout.state);
+        d = {(float *)(shared + layout.d_outer), (float *)(shared + layout.d_inner), at + 7 * ROWS,
+             layout.d_inner_stride};
+        numbers = {at, at + ROWS, at + 2 * ROWS, {at + 3 * ROWS, at + 4 * ROWS}};
+        task = (int)blockIdx.x / pass.segments, segment = (int)blockIdx.x % pass.segments;
+        head = task % pass.NH, sequence = task / pass.NH;
+        place.head = head;
+        place.first_outer = pass.slice.first_outer, place.outers = pass.slice.outers;
+        place.first_inner = pass.slice.first_inner, place.inners = pass.slice.inners;
+        place.scratch = (float *)(shared + layout.scratch);
+        place.d_projections =
+            pass.d_projections ? pass.d_projections + (size_t)blockIdx.x * map.shape.projections * WIDTH : NULL;
+        fades = Map::LOG_SCALED || pass.decay.kind != DECAY_NONE;
+        log_decay = fades ? log_decay_of(pass.decay, head) : 0.0f;
+        keep = 1;
+        d_log_decay[0] = d_log_decay[1] = 0;
+    }
+
+    // ---- rows from memory
+
+    // Which part of qkv a side is: 0 q, 1 k. Keys have values as extended rows, queries the incoming gradient.
+    __device__ static constexpr int part_of(int side) { return (side == THE_OTHERS) != walks_backwards(MODE); }
+    // Row `first` of a tensor (B, T, parts, C)
+    __device__ size_t row_at(int row, int part, int parts) const {
+        size_t C = (size_t)pass.NH * pass.HS;
+        return (((size_t)sequence * pass.T + row) * parts + part) * C + (size_t)head * pass.HS;
+    }
+    __device__ size_t row_stride(int parts) const { return (size_t)parts * pass.NH * pass.HS; }
+
+    template <int COLUMNS> __device__ void begin(floatX *tile, const floatX *rows, size_t stride, int count) {
+        if (stages_async<floatX>(pass.HS))
+            stage_async<ROWS, COLUMNS>(tile, rows, stride, count, pass.HS, threadIdx.x, Tile::THREADS);
+        else
+            stage_plainly<ROWS, COLUMNS>(tile, rows, stride, count, pass.HS, threadIdx.x, Tile::THREADS);
+    }
+    __device__ void begin_x(int side, int from) {
+        if (from >= 0 && from < pass.T)
+            begin<WIDTH>(x[side], pass.qkv + row_at(from, part_of(side), 3), row_stride(3), pass.T - from);
+    }
+    __device__ const floatX *extended_rows(int side) const {
+        return part_of(side) ? pass.qkv + row_at(first, 2, 3) : pass.dout + row_at(first, 0, 1);
+    }
+    __device__ void begin_extended(int side) {
+        if constexpr (Walk::STAGES_RAW)
+            begin<Walk::EXTENDED>((floatX *)extended[side], extended_rows(side), row_stride(part_of(side) ? 3 : 1),
+                                  present);
+    }
+
+    __device__ void finish_x(int side) {
+        for (int i = threadIdx.x; i < ROWS * WIDTH / 2; i += Tile::THREADS) {
+            floatX *at = x[side] + i / (WIDTH / 2) * Tile::X_STRIDE + i % (WIDTH / 2) * 2;
+            store_two(at, as_input(at[0]), as_input(at[1]));
+        }
+    }
+    // Two neighbouring numbers of the extended rows as they are in memory.
+    __device__ float2 raw_two(int side, int row, int c) const {
+        if constexpr (Walk::STAGES_RAW) {
+            const Operand *at = extended[side] + row * STRIDE + c;
+            return make_float2(to_float(at[0]), to_float(at[1]));
+        } else {
+            const floatX *at = extended_rows(side) + row * row_stride(part_of(side) ? 3 : 1) + c;
+            bool is_there = row < present;
+            return make_float2(is_there && c < pass.HS ? to_float(at[0]) : 0.0f,
+                               is_there && c + 1 < pass.HS ? to_float(at[1]) : 0.0f);
+        }
+    }
+    // What stands beside the vector; columns beyond it are 0.
+    __device__ void set_beside(int side, int row, int pair, float number) {
+        store_two(extended[side] + row * STRIDE + WIDTH + 2 * pair, pair ? 0.0f : number, 0.0f);
+    }
+    __device__ void finish_values(int side) {
+        constexpr int PAIRS = Walk::EXTENDED / 2;
+        for (int i = threadIdx.x; i < ROWS * PAIRS; i += Tile::THREADS) {
+            int row = i / PAIRS, c = i % PAIRS * 2;
+            if (c < WIDTH) {
+                float2 two = raw_two(side, row, c);
+                store_two(extended[side] + row * STRIDE + c, as_input(two.x), as_input(two.y));
+            } else {
+                set_beside(side, row, (c - WIDTH) / 2, row < present ? 1.0f : 0.0f);
+            }
+        }
+    }
+    // (dout / g, beta); four lanes have a row.
+    __device__ void finish_gradient(int side) {
+        for (int row = threadIdx.x / 4; row < ROWS; row += Tile::THREADS / 4) {
+            int lane = threadIdx.x % 4;
+            bool is_there = row < present;
+            float dot = 0, g = is_there ? pass.denominators[(size_t)task * pass.T + first + row] : 1.0f;
+            const floatX *out = pass.out + row_at(first, 0, 1) + row * row_stride(1);
+            for (int c = 2 * lane; c < WIDTH; c += 8) {
+                float2 two = raw_two(side, row, c);
+                if (is_there && c < pass.HS) dot += two.x * to_float(out[c]);
+                if (is_there && c + 1 < pass.HS) dot += two.y * to_float(out[c + 1]);
+                store_two(extended[side] + row * STRIDE + c, two.x / g, two.y / g);
+            }
+            dot = quad_sum(dot);
+            float beta = is_there ? sum_gradient(dot, g, pass.rule) : 0.0f;
+            set_beside(side, row, lane, beta), set_beside(side, row, lane + 4, 0.0f);
+        }
+    }
+    template <int SIDE> __device__ void finish_extended() {
+        if constexpr (part_of(SIDE))
+            finish_values(SIDE);
+        else
+            finish_gradient(SIDE);
+    }
+
+    // ---- features
+
+    // What rounds a slice up to whole octets and operands is 0. (The gradients of the chunk before may have been there.)
+    __device__ void clear_padding(int side) {
+        int inners = slice_inners16(pass.slice), spare = inners - pass.slice.inners;
+        for (int i = threadIdx.x; i < ROWS * spare; i += Tile::THREADS)
+            factors[side].set_inner(i / spare, pass.slice.inners + i % spare, 0);
+        if constexpr (Map::IS_PRODUCT) {
+            int from = pass.slice.outers * ROWS, to = round_up_to(pass.slice.outers, 16) * ROWS;
+            for (int i = from + threadIdx.x; i < to; i += Tile::THREADS) factors[side].set_outer(i % ROWS, i / ROWS, 0);
+        }
+    }
+
+    __device__ float running_max_at(int row) const {
+        if constexpr (!Map::LOG_SCALED) return 0;
+        if (row >= 0) return pass.running_max[(size_t)task * pass.T + row];
+        return pass.max_before ? pass.max_before[head] : -INFINITY;
+    }
+
+    // The factors of pairs and of the state. With k of them between them, a key has faded by decay^k, and a log_scaled
+    // map's is relative to the largest scale that the query has seen; the state is relative to the largest before the
+    // chunk, and counts keys as seen from the row before it. No factor is above 1.
+    __device__ void relate_rows() {
+        float before = running_max_at(first - 1) + log_decay;
+        float end = running_max_at(first + present - 1) - log_decay * (float)(present - 1);
+        constexpr int KEYS = part_of(THE_ROWS) ? THE_ROWS : THE_OTHERS;
+        for (int i = threadIdx.x; i < ROWS; i += Tile::THREADS) {
+            float key = (Map::LOG_SCALED ? factors[KEYS].log_scale[i] : 0.0f) - log_decay * (float)i;
+            float query = running_max_at(first + min(i, present - 1)) - log_decay * (float)i;
+            numbers.key_level[i] = key, numbers.query_level[i] = query;
+            numbers.weight[KEYS][i] = scale_factor(key - end);
+            numbers.weight[1 - KEYS][i] = scale_factor(before - query);
+            if (i >= present) numbers.weight[0][i] = numbers.weight[1][i] = 0;
+        }
+        keep = scale_factor(before - end);
+    }
+
+    __device__ void make_features(int side) {
+        place.position = pass.position + first;
+        place.present = present;
+        map.template features<Tile>(factors[side], x[side], place);
+    }
+
+    // ---- the state
+
+    __device__ float *state_at(float *states, int block, int octet) const {
+        size_t features = (size_t)round_up_to(pass.slice.octets, 2) * 8;
+        size_t feature = (size_t)(block * Walk::BLOCK_OCTETS + 2 * linear_warp()) * 8;
+        return states + (blockIdx.x * features + feature) * Walk::COLUMNS + octet * 8;
+    }
+    __device__ bool has_block(int block) const {
+        return block * Walk::BLOCK_OCTETS + 2 * linear_warp() < pass.slice.octets;
+    }
+    __device__ void load_state() {
+#pragma unroll
+        for (int i = 0; i < Walk::BLOCKS * Walk::COLUMN_OCTETS; i++) {
+            int block = i / Walk::COLUMN_OCTETS, octet = i % Walk::COLUMN_OCTETS;
+            SumFragment &to = state[block][octet];
+            to = {};
+            if (!pass.carry_in || !has_block(block)) continue;
+            const float *from = state_at((float *)pass.carry_in, block, octet);
+#pragma unroll
+            for (int k = 0; k < 4; k++) to.x[k] = from[sum_row(k) * Walk::COLUMNS + sum_column(k)];
+        }
+    }
+    __device__ void store_state() {
+        if (!pass.carry_out) return;
+#pragma unroll
+        for (int i = 0; i < Walk::BLOCKS * Walk::COLUMN_OCTETS; i++) {
+            int block = i / Walk::COLUMN_OCTETS, octet = i % Walk::COLUMN_OCTETS;
+            if (has_block(block))
+                store_sums(state_at(pass.carry_out, block, octet), Walk::COLUMNS, state[block][octet]);
+        }
+    }
+    __device__ void share_state(int block) {
+        Operand *to = state_tile + 16 * linear_warp() * STRIDE;
+#pragma unroll
+        for (int octet = 0; octet < Walk::COLUMN_OCTETS; octet++)
+            store_sums(to + octet * 8, STRIDE, state[block][octet]);
+        store_sums(to + Walk::COLUMNS, STRIDE, SumFragment{});
+    }
+    __device__ void update_state(int block) {
+        if (fades)
+#pragma unroll
+            for (int i = 0; i < 4 * Walk::COLUMN_OCTETS; i++) state[block][i / 4].x[i % 4] *= keep;
+        if (!has_block(block)) return;
+        OctetPlace place0 = octet_place(block * Walk::BLOCK_OCTETS + 2 * linear_warp(), pass.slice);
+        OctetPlace place1 = next_octet(place0, pass.slice);
+#pragma unroll 1
+        for (int row = 0; row < ROWS; row += 16) {
+            Left a;
+            load_phi_transposed<Map::IS_PRODUCT>(a, factors[THE_OTHERS], row, place0, place1);
+            if (fades) weigh_columns(a, numbers.weight[THE_OTHERS] + row);
+#pragma unroll
+            for (int octet = 0; octet < Walk::COLUMN_OCTETS; octet++) {
+                RightFragment<Operand> b;
+                load_right(b, extended[THE_OTHERS] + row * STRIDE + octet * 8, STRIDE);
+                multiply_add(state[block][octet], a, b);
+            }
+        }
+    }
+
+    // ---- results from the state
+
+    __device__ static int first_row() {
+        return row_tile_of_warp<Tile>() * 16;
+    }
+
+    // results += phi S
+    __device__ void add_from_state(int block) {
+        int from = block * Walk::BLOCK_OCTETS, to = min(from + Walk::BLOCK_OCTETS, pass.slice.octets);
+        if (from >= to) return;
+        OctetPlace place0 = octet_place(from, pass.slice);
+#pragma unroll 1
+        for (int octet = from; octet < to; octet += 2) {
+            OctetPlace place1 = next_octet(place0, pass.slice);
+            Left a;
+            load_phi<Map::IS_PRODUCT>(a, factors[THE_ROWS], first_row(), place0, place1);
+            if (fades) weigh_rows(a, numbers.weight[THE_ROWS] + first_row());
+            place0 = next_octet(place1, pass.slice);
+            add_to_results(a, state_tile + (octet - from) * 8 * STRIDE);
+        }
+    }
+    // results += a right, 16 extended rows
+    __device__ void add_to_results(const Left &a, const Operand *right) {
+#pragma unroll
+        for (int i = 0; i < Walk::OWN_OCTETS; i++) {
+            int column = part_of_warp<Tile>() + i * Walk::PARTS;
+            if (column >= Walk::COLUMN_OCTETS) continue;
+            RightFragment<Operand> b;
+            load_right(b, right + column * 8, STRIDE);
+            multiply_add(results[i], a, b);
+        }
+    }
+
+    // (extended rows) S^T for one octet of features (16, 8)
+    __device__ SumFragment octet_gradient(int octet) {
+        SumFragment sums = {};
+#pragma unroll
+        for (int depth = 0; depth < DEPTHS; depth++) {
+            Left a;
+            RightFragment<Operand> b;
+            load_left(a, extended[THE_ROWS] + first_row() * STRIDE + depth * 16, STRIDE);
+            load_right_transposed(b, state_tile + octet * 8 * STRIDE + depth * 16, STRIDE);
+            multiply_add(sums, a, b);
+        }
+        if (fades)
+#pragma unroll
+            for (int k = 0; k < 4; k++) sums.x[k] *= numbers.weight[THE_ROWS][first_row() + sum_row(k)];
+        return sums;
+    }
+    // What reaches the features of the rows through a block of the state.
+    __device__ void add_gradient_from_state(int block) {
+        int from = block * Walk::BLOCK_OCTETS;
+#pragma unroll
+        for (int i = 0; i < Walk::OWN_FEATURES; i++) {
+            int octet = part_of_warp<Tile>() + i * Walk::PARTS;
+            if (from + octet >= pass.slice.octets) continue;
+            SumFragment sums = octet_gradient(octet);
+            OctetPlace at = octet_place(from + octet, pass.slice);
+            if constexpr (Map::IS_PRODUCT)
+                contract(sums, at);
+            else
+                add_plainly(d_phi[i], sums, at);
+        }
+    }
+    __device__ void add_plainly(SumFragment &to, const SumFragment &sums, OctetPlace at) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            to.x[k] += sums.x[k];
+            if (pass.d_log_decay)
+                flow[k / 2] +=
+                    sums.x[k] * factors[THE_ROWS].inner_at(first_row() + sum_row(k), at.inner + sum_column(k));
+        }
+    }
+    // The gradients of both factors. Octets are shared out so that no two warps have the same inner features of a row,
+    // or, where there is one octet of them, the same outer feature; of the other factor every part has a copy.
+    __device__ void contract(const SumFragment &sums, OctetPlace at) {
+        bool is_single = pass.slice.inner_octets == 1;
+        int part = part_of_warp<Tile>(), outers = round_up_to(pass.slice.outers, 16);
+        float *d_outer = d.outer + ((is_single ? 0 : part * outers) + at.outer) * Tile::D_OUTER_STRIDE;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = first_row() + sum_row(2 * half), column = at.inner + sum_column(0);
+            float outer = factors[THE_ROWS].outer_at(row, at.outer), along = 0;
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                float number = sums.x[2 * half + k];
+                along += number * factors[THE_ROWS].inner_at(row, column + k);
+                if (is_single)
+                    d_single.x[2 * half + k] += number * outer;
+                else
+                    d.inner[row * d.inner_stride + column + k] += number * outer;
+            }
+            if (pass.d_log_decay) flow[half] += along * outer;
+            if constexpr (!Map::OUTER_IS_FIXED) {
+                along = quad_sum(along);
+                if (tile_lane() % 4 == 0) d_outer[row] += along;
+            }
+        }
+    }
+
+    // ---- pairs of rows within the chunk
+
+    // Columns of `other` tile: <outer, outer> and <inner, inner> of the rows with it, (16, 16)
+    __device__ void multiply_factors(SumFragment (&outer)[2], SumFragment (&inner)[2], int other) {
+        int stride = layout.inner_stride;
+        outer[0] = outer[1] = inner[0] = inner[1] = {};
+        for (int p = 0; p < slice_inners16(pass.slice); p += 16) {
+            Left a;
+            RightPair<Operand> b;
+            load_left(a, factors[THE_ROWS].inner + first_row() * stride + p, stride);
+            load_right_transposed(b, factors[THE_OTHERS].inner + other * stride + p, stride);
+            for (int half = 0; half < 2; half++) multiply_add(inner[half], a, b.half[half]);
+        }
+        if constexpr (Map::IS_PRODUCT)
+            for (int e = 0; e < pass.slice.outers; e += 16) {
+                Left a;
+                RightPair<Operand> b;
+                load_left_transposed(a, factors[THE_ROWS].outer + e * Tile::OUTER_STRIDE + first_row(),
+                                     Tile::OUTER_STRIDE);
+                load_right(b, factors[THE_OTHERS].outer + e * Tile::OUTER_STRIDE + other, Tile::OUTER_STRIDE);
+                for (int half = 0; half < 2; half++) multiply_add(outer[half], a, b.half[half]);
+            }
+    }
+    // Of a row with another: 0 where the query does not see the key.
+    __device__ float pair_factor(int row, int other) const {
+        int key = part_of(THE_ROWS) ? row : other, query = part_of(THE_ROWS) ? other : row;
+        if (key > query) return 0;
+        return fades ? scale_factor(numbers.key_level[key] - numbers.query_level[query]) : 1.0f;
+    }
+    // slope (16, 16) = (extended rows) (extended others)^T
+    __device__ void multiply_extended(SumFragment (&slope)[2], int other) {
+        slope[0] = slope[1] = {};
+#pragma unroll
+        for (int depth = 0; depth < DEPTHS; depth++) {
+            Left a;
+            RightPair<Operand> b;
+            load_left(a, extended[THE_ROWS] + first_row() * STRIDE + depth * 16, STRIDE);
+            load_right_transposed(b, extended[THE_OTHERS] + other * STRIDE + depth * 16, STRIDE);
+            for (int half = 0; half < 2; half++) multiply_add(slope[half], a, b.half[half]);
+        }
+    }
+
+    // The scores of the warp's rows with 16 others, and what comes of them; in `d` what reaches <outer, outer> (0) and
+    // <inner, inner> (1), as operands.
+    __device__ void pair_with(Left (&to)[2], int other) {
+        SumFragment outer[2], inner[2], slope[2];
+        multiply_factors(outer, inner, other);
+        if constexpr (has_gradient(MODE)) multiply_extended(slope, other);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int row = first_row() + sum_row(i % 4), column = other + i / 4 * 8 + sum_column(i % 4);
+            float factor = pair_factor(row, column);
+            bool is_seen = part_of(THE_ROWS) ? column >= row : column <= row;
+            float &a = outer[i / 4].x[i % 4], &b = inner[i / 4].x[i % 4], score = Map::IS_PRODUCT ? a * b : b;
+            if constexpr (has_gradient(MODE)) {
+                float d_score = is_seen ? slope[i / 4].x[i % 4] * factor : 0.0f;
+                if (MODE == QUERY_GRADIENT && pass.d_log_decay)
+                    d_log_decay[0] += is_seen ? (double)((row - column) * d_score * score) : 0;
+                slope[i / 4].x[i % 4] = d_score * (Map::IS_PRODUCT ? a : 1.0f); // of <inner, inner>
+                a = d_score * b;                                                // of <outer, outer>
+            }
+            b = is_seen ? score * factor : 0.0f;
+        }
+        if constexpr (has_gradient(MODE)) to_left(to[0], outer[0], outer[1]), to_left(to[1], slope[0], slope[1]);
+        if constexpr (has_numerator(MODE)) {
+            Left a;
+            to_left(a, inner[0], inner[1]);
+            add_to_results(a, extended[THE_OTHERS] + other * STRIDE);
+        }
+    }
+
+    __device__ void add_pairs() {
+        Left d_pairs[Tile::ROW_TILES][2];
+        int own = row_tile_of_warp<Tile>();
+#pragma unroll
+        for (int i = 0; i < Tile::ROW_TILES; i++)
+            if (part_of(THE_ROWS) ? i >= own : i <= own) pair_with(d_pairs[i], i * 16);
+        if constexpr (has_gradient(MODE)) begin_gradients(d_pairs);
+    }
+
+    // ---- gradients of features
+
+    __device__ SumFragment pair_gradient(const Left (&d_pairs)[Tile::ROW_TILES][2], int octet, bool is_outer) {
+        SumFragment sums = {};
+        int own = row_tile_of_warp<Tile>(), stride = layout.inner_stride;
+#pragma unroll
+        for (int i = 0; i < Tile::ROW_TILES; i++) {
+            if (part_of(THE_ROWS) ? i < own : i > own) continue;
+            RightFragment<Operand> b;
+            if (is_outer)
+                load_right_transposed(b, factors[THE_OTHERS].outer + octet * 8 * Tile::OUTER_STRIDE + i * 16,
+                                      Tile::OUTER_STRIDE);
+            else
+                load_right(b, factors[THE_OTHERS].inner + i * 16 * stride + octet * 8, stride);
+            multiply_add(sums, d_pairs[i][is_outer ? 0 : 1], b);
+        }
+        return sums;
+    }
+    // The gradients begin with what comes of the pairs; copies of other parts with 0.
+    __device__ void begin_gradients(const Left (&d_pairs)[Tile::ROW_TILES][2]) {
+        int part = part_of_warp<Tile>();
+        flow[0] = flow[1] = 0;
+        d_single = {};
+        if constexpr (!Map::IS_PRODUCT) {
+#pragma unroll
+            for (int i = 0; i < Walk::OWN_FEATURES; i++) {
+                int octet = part + i * Walk::PARTS;
+                d_phi[i] = {};
+                if (octet < pass.slice.octets) d_phi[i] = pair_gradient(d_pairs, octet, false);
+            }
+            return;
+        }
+        for (int octet = part; octet < pass.slice.inner_octets; octet += Walk::PARTS)
+            store_sums(d.inner + first_row() * d.inner_stride + octet * 8, d.inner_stride,
+                       pair_gradient(d_pairs, octet, false));
+        int outers = round_up_to(pass.slice.outers, 16);
+        if constexpr (!Map::OUTER_IS_FIXED)
+            for (int octet = part; octet < outers / 8; octet += Walk::PARTS) {
+                SumFragment sums = pair_gradient(d_pairs, octet, true);
+                for (int copy = 0; copy < layout.d_outer_copies; copy++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        d.outer[(copy * outers + octet * 8 + sum_column(k)) * Tile::D_OUTER_STRIDE + first_row() +
+                                sum_row(k)] = copy ? 0.0f : sums.x[k];
+            }
+    }
+    // Sums up the copies, after a barrier.
+    __device__ void end_gradients() {
+        if constexpr (!Map::IS_PRODUCT) {
+#pragma unroll
+            for (int i = 0; i < Walk::OWN_FEATURES; i++) {
+                int octet = part_of_warp<Tile>() + i * Walk::PARTS;
+                if (octet < pass.slice.octets)
+                    store_sums(d.inner + first_row() * d.inner_stride + octet * 8, d.inner_stride, d_phi[i]);
+            }
+        } else if (pass.slice.inner_octets == 1) {
+            for (int turn = 0; turn < Walk::PARTS; turn++) {
+                float *at = d.inner + first_row() * d.inner_stride;
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    if (turn == part_of_warp<Tile>()) at[sum_row(k) * d.inner_stride + sum_column(k)] += d_single.x[k];
+                __syncthreads();
+            }
+        } else if (!Map::OUTER_IS_FIXED) {
+            int outers = round_up_to(pass.slice.outers, 16) * Tile::D_OUTER_STRIDE;
+            for (int i = threadIdx.x; i < outers; i += Tile::THREADS)
+                for (int copy = 1; copy < layout.d_outer_copies; copy++) d.outer[i] += d.outer[copy * outers + i];
+        }
+        for (int i = threadIdx.x; Map::LOG_SCALED && i < ROWS; i += Tile::THREADS)
+            d.log_scale[i] = i < present ? pass.d_log_scale[(size_t)task * pass.T + first + i] : 0.0f;
+    }
+
+    // ---- results to memory
+
+    __device__ float *partial_at(float *partial, int columns, int row) const {
+        return partial + ((size_t)task * pass.T + first + row) * columns;
+    }
+    // Adds what earlier slices have left, or leaves it to the next. True if these are the results.
+    __device__ bool complete(float *number, float *partial) const {
+        if (!pass.is_first_slice) *number += *partial;
+        if (!pass.is_last_slice) *partial = *number;
+        return pass.is_last_slice;
+    }
+    // Calls use(row, column, number) for the results of rows that are present.
+    template <typename Use> __device__ void for_each_result(Use use) {
+#pragma unroll
+        for (int i = 0; i < 4 * Walk::OWN_OCTETS; i++) {
+            int octet = part_of_warp<Tile>() + i / 4 * Walk::PARTS, row = first_row() + sum_row(i % 4);
+            if (octet < Walk::COLUMN_OCTETS && row < present)
+                use(row, octet * 8 + sum_column(i % 4), results[i / 4].x[i % 4]);
+        }
+    }
+    __device__ void complete_results() {
+        if (pass.is_first_slice && pass.is_last_slice) return;
+        for_each_result([&](int row, int column, float &number) {
+            complete(&number, partial_at(pass.partial, Walk::COLUMNS, row) + column);
+        });
+    }
+    // The sums have to be known to all parts: there is a barrier inside.
+    __device__ void write_outputs() {
+        complete_results();
+        for_each_result([&](int row, int column, float &number) {
+            if (column == WIDTH) numbers.sum[row] = number;
+        });
+        __syncthreads();
+        if (!pass.is_last_slice) return;
+        for_each_result([&](int row, int column, float &number) {
+            float g = stabilised(numbers.sum[row], pass.rule);
+            if (column < pass.HS) pass.to[row_at(first + row, 0, 1) + column] = from_float<floatX>(number / g);
+        });
+        for (int row = threadIdx.x; row < present; row += Tile::THREADS) {
+            float sum = numbers.sum[row], g = stabilised(sum, pass.rule);
+            if (pass.denominators) pass.denominators[(size_t)task * pass.T + first + row] = g;
+            if (pass.rule.is_signed && (sum < 0 || is_floored(g, pass.rule))) atomicAdd(&floored_rows, 1ull);
+        }
+    }
+    __device__ void write_value_gradients() {
+        complete_results();
+        if (!pass.is_last_slice) return;
+        for_each_result([&](int row, int column, float &number) {
+            if (column < pass.HS) pass.to[row_at(first + row, 2, 3) + column] = from_float<floatX>(number);
+        });
+    }
+    // dx, in shared memory, goes out.
+    __device__ void write_input_gradients(const float *dx) {
+        for_each_number<Tile>(pass.HS, [&](int row, int c) {
+            if (row >= present) return;
+            float number = dx[row * Tile::DX_STRIDE + c];
+            bool is_result = true;
+            if (pass.partial_dx) is_result = complete(&number, partial_at(pass.partial_dx, WIDTH, row) + c);
+            if (is_result) pass.to[row_at(first + row, part_of(THE_ROWS), 3) + c] = from_float<floatX>(number);
+        });
+    }
+
+    // ---- one chunk
+
+    // Brings the chunk's rows and makes their features. The inputs of the chunk have been begun before.
+    __device__ void load_chunk() {
+        if constexpr (has_gradient(MODE)) begin_extended(THE_ROWS);
+        begin_extended(THE_OTHERS);
+        copies_commit();
+        copies_wait<1>();
+        __syncthreads();
+        for (int side = has_results(MODE) ? THE_ROWS : THE_OTHERS; side < 2; side++)
+            finish_x(side), clear_padding(side);
+        __syncthreads();
+        if constexpr (has_results(MODE)) {
+            make_features(THE_ROWS);
+            __syncthreads();
+        }
+        make_features(THE_OTHERS);
+        copies_wait<0>();
+        __syncthreads();
+        if constexpr (has_gradient(MODE)) finish_extended<THE_ROWS>();
+        finish_extended<THE_OTHERS>();
+        if (fades) relate_rows();
+    }
+
+    __device__ void end_chunk() {
+        __syncthreads();
+        if constexpr (MODE == FORWARD) write_outputs();
+        if constexpr (MODE == KEY_GRADIENT) write_value_gradients();
+        if constexpr (has_gradient(MODE)) {
+            float *dx = (float *)extended[THE_ROWS];
+            end_gradients();
+            __syncthreads();
+            map.template gradient<Tile>(dx, d, factors[THE_ROWS], x[THE_ROWS], place);
+            __syncthreads();
+            write_input_gradients(dx);
+            __syncthreads();
+        }
+    }
+
+    // `next` is the first row of the chunk that follows in the walk.
+    __device__ void walk_chunk(int next) {
+        load_chunk();
+        __syncthreads();
+        begin_x(THE_OTHERS, next);
+        if constexpr (MODE == FORWARD) begin_x(THE_ROWS, next);
+        for (int i = 0; i < Walk::OWN_OCTETS; i++) results[i] = {};
+        if constexpr (has_results(MODE)) add_pairs();
+#pragma unroll
+        for (int block = 0; block < Walk::BLOCKS; block++) {
+            if (block * Walk::BLOCK_OCTETS >= pass.slice.octets) break;
+            if constexpr (has_results(MODE)) {
+                if (block) __syncthreads();
+                share_state(block);
+                __syncthreads();
+            }
+            if constexpr (has_numerator(MODE)) add_from_state(block);
+            if constexpr (has_gradient(MODE)) add_gradient_from_state(block);
+            update_state(block);
+        }
+        end_chunk();
+        if constexpr (has_gradient(MODE)) begin_x(THE_ROWS, next);
+        copies_commit();
+    }
+
+    __device__ void walk() {
+        int from = segment * pass.segment_rows, to = min(from + pass.segment_rows, pass.T);
+        int chunks = (to - from + ROWS - 1) / ROWS;
+        load_state();
+        for (int i = 0; i < chunks; i++) {
+            int chunk = walks_backwards(MODE) ? chunks - 1 - i : i;
+            int step = walks_backwards(MODE) ? -ROWS : ROWS;
+            first = from + chunk * ROWS, present = min(ROWS, to - first);
+            if (i == 0) {
+                for (int side = has_results(MODE) ? THE_ROWS : THE_OTHERS; side < 2; side++) begin_x(side, first);
+                copies_commit();
+            }
+            walk_chunk(i + 1 < chunks ? first + step : -1);
+        }
+        store_state();
+    }
+};
+
+// A block for every segment of every head of every sequence.
+template <typename Map, int WIDTH, WalkMode MODE>
+__global__ static void __launch_bounds__(LinearWalk<Map, WIDTH>::Tile::THREADS) walk_kernel(Map map, WalkPass pass) {
+    extern __shared__ float4 walk_shared[];
+    Walker<Map, WIDTH, MODE> walker(map, pass, (char *)walk_shared);
+    walker.walk();
+}
+
+#endif
