@@ -253,7 +253,7 @@ static void sums_of_rows(void) {
 static void gelu_by_architecture(void) {
     for (const char *capability : {"80", "89", "90", "120"}) {
         setenv("CUDA_ON_CPU_CAPABILITY", capability, 1);
-        CHECK(gelu_is_fused(FUSE_GELU_AUTO) == (sizeof(floatX) == 2 && atoi(capability) >= 90));
+        CHECK(gelu_is_fused(FUSE_GELU_AUTO) == (LINEAR_BOUND > 1e-5 && atoi(capability) >= 90));
         CHECK(gelu_is_fused(FUSE_GELU_YES) && !gelu_is_fused(FUSE_GELU_NO));
     }
     unsetenv("CUDA_ON_CPU_CAPABILITY");

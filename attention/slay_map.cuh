@@ -4,66 +4,9 @@
 #ifndef ATTENTION_SLAY_MAP_CUH
 #define ATTENTION_SLAY_MAP_CUH
 
-#include "linear_map.cuh"
+#include "slay_gpu.h"
 
 #include <type_traits>
-
-extern "C" {
-#include "slay_features.h"
-}
-
-#define EXPONENT_MAX 20.0f  // exponents are clipped to +-20, without a gradient beyond
-#define NORM_MIN     1e-12f // shorter vectors are divided by this, and get no gradient
-
-// ---- the shape of a map, and its packed constants
-
-typedef struct {
-    int poly, fusion, trains;
-    int NH, HS, M, RM, P;
-    int polynomial;  // the polynomial's first projection, an even number; those before it are random
-    int projections; // of which two neighbours belong together in the flat fusion (omega, anchor) and for maclaurin
-    int mixed;       // the polynomial's projections that are mixed with each other: they go through shared memory
-    float factor;    // of the polynomial features
-} SlayShape;
-
-static inline SlayShape slay_shape(const AttentionConfig *config) {
-    int poly = slay_polynomial(config), P = config->P, RM = config->R * config->M;
-    float d = (float)config->HS, scale = 1; // what the polynomial's scores lack to be of size x^2
-    SlayShape shape = {};
-    shape.poly = poly, shape.fusion = config->fusion, shape.trains = config->learn != LEARN_NONE;
-    shape.NH = config->NH, shape.HS = config->HS, shape.M = config->M, shape.RM = RM, shape.P = P;
-    shape.polynomial = (RM + 1) / 2 * 2;
-    shape.projections = config->fusion == FUSION_FLAT ? 2 * RM : RM;
-    if (poly == POLY_ANCHOR) scale = sqrtf(d * (d + 2));
-    if (poly == POLY_MACLAURIN) scale = d;
-    if (poly == POLY_NYSTROM || poly == POLY_TENSORSKETCH) scale = sqrtf((float)P);
-    if (poly == POLY_NYSTROM) shape.mixed = P;
-    if (poly == POLY_TENSORSKETCH) shape.mixed = 2 * P;
-    if (poly == POLY_ANCHOR || poly == POLY_NYSTROM) shape.projections = shape.polynomial + P;
-    if (poly == POLY_MACLAURIN || poly == POLY_TENSORSKETCH) shape.projections = shape.polynomial + 2 * P;
-    shape.factor = (config->scale_features ? scale : 1) / sqrtf((float)P);
-    return shape;
-}
-
-typedef struct { // of a random projection y: the feature coefficient exp(y - shift), times a square where there is one
-    float shift, coefficient;
-} SlayExponent;
-
-typedef struct {                   // what `pack` makes, for all heads
-    const float *projections;      // as linear_map.cuh has them
-    const float4 *whitening;       // nystrom: right operands for W and for its transpose
-    const SlayExponent *exponents; // (NH, RM)
-    size_t size;                   // in floats
-} SlayPacked;
-
-static inline SlayPacked slay_packed(const float *packed, const SlayShape *shape, const AttentionConfig *config) {
-    size_t side = shape->poly == POLY_NYSTROM ? (size_t)projection_pieces(shape->P) * 16 : 0;
-    size_t projections = (size_t)shape->NH * projection_size(shape->projections, linear_width(config));
-    const float *whitening = packed + projections, *exponents = whitening + 2 * side * side;
-    SlayPacked at = {packed, (const float4 *)whitening, (const SlayExponent *)exponents,
-                     projections + 2 * side * side + 2 * (size_t)shape->NH * shape->RM};
-    return at;
-}
 
 // Numbers of a row of projections that are mixed: whole pieces.
 __host__ __device__ static inline int slay_mixed_stride(const SlayShape *shape) {
@@ -71,10 +14,6 @@ __host__ __device__ static inline int slay_mixed_stride(const SlayShape *shape) 
 }
 
 // ---- the map
-
-__device__ static inline float slay_clipped(float exponent) {
-    return exponent > EXPONENT_MAX ? EXPONENT_MAX : exponent < -EXPONENT_MAX ? -EXPONENT_MAX : exponent; // NaN stays
-}
 
 // IS_PRODUCT: fusion tensor with a polynomial. IS_SIGNED: nystrom, maclaurin, rademacher, tensorsketch.
 template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {

@@ -1,6 +1,6 @@
 // SLAY's map on the GPU, a tile of rows at a time, against its C twin: the features of every variant and their gradients,
 // whole and in slices, at head sizes that fill no tile; vectors without a length, huge ones and NaN.
-#include "slay_pack.cuh"
+#include "slay_map.cuh"
 
 extern "C" {
 #include "core/base/memory.h"
@@ -13,11 +13,12 @@ extern "C" {
 #include <vector>
 
 #ifdef PRECISION_BF16
-static const double feature_bound = 4e-3, gradient_bound = 1.5e-2; // features are rounded to 8 bits, their slopes too
+// Features are rounded to 8 bits and so are the gradients of projections. Those with a sign keep what the projections
+// have, 16 bits, of which whitening may take some.
+static const double feature_bound = 4e-3, signed_bound = 1e-4, gradient_bound = 3e-2;
 #else
-static const double feature_bound = 1e-5, gradient_bound = 1e-5;
+static const double feature_bound = 1e-5, signed_bound = 1e-5, gradient_bound = 1e-5;
 #endif
-static const double signed_bound = 2e-5; // of features that keep all digits, whatever the inputs
 
 enum { NH = 2, HEAD = 1 };
 
@@ -38,7 +39,7 @@ template <typename Number> __device__ static Number *take_shared(unsigned char *
 // x (present, HS) -> the slice's part of outer and inner, and what it adds to dx (ROWS, HS)
 template <typename Tile, typename Map>
 __global__ void map_kernel(TileBuffers all, const floatX *rows, Map map, LinearPlace place) {
-    extern __shared__ alignas(16) unsigned char shared[];
+    extern __shared__ __align__(16) unsigned char shared[];
     unsigned char *at = shared;
     int HS = map.shape.HS, stride = (place.inners + 1) / 2 * 2;
     floatX *x = take_shared<floatX>(at, Tile::ROWS * Tile::X_STRIDE);

@@ -27,6 +27,7 @@ NVCC_LIBRARY := $(filter-out $(NVCC_TEST_SOURCES),$(wildcard $(GPU_ROOMS:%=%/*.c
 NVCC_ROOM_TESTS := $(NVCC_TEST_SOURCES:%.cu=%)
 NVCC_TWIN_TESTS := test_gpt2 test_gpt2_124M
 NVCC_TESTS   := $(NVCC_ROOM_TESTS) $(NVCC_TWIN_TESTS)
+NVCC_RANK_TESTS := $(filter core/ranks/%,$(NVCC_ROOM_TESTS))
 NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/traffic.cu,$(wildcard dev/cuda/*.cu)))
 NVCC_SOURCES  = $(NVCC_LIBRARY) dev/find_gpu.cu $(NVCC_TEST_SOURCES) $(wildcard dev/cuda/*.cu dev/bench/*.cu *.cu)
 NVCC_PROGRAMS := $(patsubst %.cu,%_cuda,$(wildcard train_gpt2.cu sample_gpt2.cu))
@@ -84,7 +85,7 @@ test-gpu: $(BUILD)/cuda/find_driver
 	@$(MAKE) --no-print-directory -s nvcc-tests nvcc-programs all
 	@GPU_TRAIN_FP32=./train_gpt2_cuda_fp32 GPU_TRAIN_BF16=./train_gpt2_cuda \
 	    GPU_SAMPLE_FP32=./sample_gpt2_cuda_fp32 GPU_SAMPLE_BF16=./sample_gpt2_cuda \
-	    TWO_GPU_PROGRAMS="$(foreach precision,fp32 bf16,$(BUILD)/cuda/$(precision)/core/ranks/test_parallel_gpu)" \
+	    TWO_GPU_PROGRAMS="$(foreach precision,fp32 bf16,$(NVCC_RANK_TESTS:%=$(BUILD)/cuda/$(precision)/%))" \
 	    SANITIZER_TESTS="$(foreach test,$(SANITIZED),$(test)=$(call smallest_tests_of,$(test)))" \
 	    scripts/run_tests.sh $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%)) \
 	    scripts/test_train_gpu.sh scripts/test_two_gpus.sh \

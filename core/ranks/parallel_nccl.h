@@ -57,8 +57,9 @@ void exchange_gpu_values(ExchangeGPU *exchange, Stretch stretch);
 void exchange_gpu_sum(ExchangeGPU *exchange, double *numbers, size_t count);
 
 // Waits until `compute` and the transfers have done all that they were given, with an eye on the other ranks: when NCCL
-// reports an error, or this rank has waited parallel_timeout() for them, the program ends with a message. The host calls
-// it before it waits for `compute` in any other way. Does nothing without an exchange (NULL), or when nothing was sent.
+// reports an error, or this rank has waited parallel_timeout() for them, the program ends with a message. The host
+// calls it before it waits for `compute` in any other way. Does nothing without an exchange (NULL), or when nothing was
+// sent.
 void exchange_gpu_wait(ExchangeGPU *exchange);
 // The stream that gradients travel on.
 cudaStream_t exchange_gpu_transfer(const ExchangeGPU *exchange);

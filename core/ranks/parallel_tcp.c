@@ -192,11 +192,10 @@ static Place start(const Launch *launch) {
     tcp.sockets = memory_allocate(ranks, sizeof *tcp.sockets, "the ranks' connections");
     tcp.sent = memory_allocate_zeroed(ranks, sizeof *tcp.sent, "the ranks' connections");
     tcp.received = memory_allocate_zeroed(ranks, sizeof *tcp.received, "the ranks' connections");
-    error_set_rank(launch->rank);
+    for (size_t r = 0; r < ranks; r++) tcp.sockets[r] = -1;
+    if (ranks > 1) error_set_rank(launch->rank), on_exit(on_early_exit, NULL);
     die_if(rendezvous_join(tcp.sockets, launch, &error), &error);
-    error_set_rank(-1);
-    if (launch->ranks == 1) return (Place){.ranks = 1, .local_ranks = 1, .sharers = 1};
-    on_exit(on_early_exit, NULL);
+    if (ranks == 1) return (Place){.ranks = 1, .local_ranks = 1, .sharers = 1};
     if (pthread_create(&tcp.watch, NULL, watch_others, NULL)) die("cannot start the thread that watches the ranks");
     find_neighbours();
     return tcp.place;

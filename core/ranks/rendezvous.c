@@ -377,7 +377,6 @@ static int find_first(int *first, const Launch *launch, Address *address, Error 
 
 int rendezvous_join(int *sockets, const Launch *launch, Error *error) {
     Address address;
-    for (int r = 0; r < launch->ranks; r++) sockets[r] = -1;
     if (parse_rendezvous(&address, launch->rendezvous, error)) return -1;
     if (launch->ranks == 1) return 0;
     if (launch->rank > 0) return find_first(&sockets[0], launch, &address, error);

@@ -17,8 +17,8 @@ typedef struct {
 // From the options --ranks, --rank, --rendezvous and --rank-timeout; others are not looked at.
 int launch_from_words(Launch *launch, int argc, char **argv, Error *error);
 
-// Rank 0 gets a socket to each other rank, sockets[1] .. sockets[ranks - 1]; the others get sockets[0]. They do not
-// block.
+// Of `sockets`, all -1, rank 0 gets one to each other rank, sockets[1] .. sockets[ranks - 1]; the others get
+// sockets[0]. They do not block.
 int rendezvous_join(int *sockets, const Launch *launch, Error *error);
 
 // Sends or receives all of `bytes`, and waits as long as it takes while the other side goes on: 0; 1 when nothing has

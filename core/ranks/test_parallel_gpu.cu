@@ -1,4 +1,4 @@
-// Gradients between GPUs. Alone it tests one rank and the arithmetic; scripts/test_parallel.sh runs it under mpirun,
+// Gradients between GPUs. Alone it tests one rank and the arithmetic; scripts/test_ranks_gpu.sh runs it under mpirun,
 // where the CPU execution of the harness carries NCCL's calls over MPI.
 #include "parallel_nccl.h"
 #include "core/base/test.h"
@@ -78,7 +78,7 @@ static void exchange_steps(int zero) {
     cuda_check(cudaFree(gradients));
 }
 #define SKIP_ALONE()                                                                                                   \
-    if (ranks == 1) SKIP("one rank exchanges nothing; scripts/test_parallel.sh starts several")
+    if (ranks == 1) SKIP("one rank exchanges nothing; scripts/test_ranks_gpu.sh starts several")
 static void all_gradients(void) {
     SKIP_ALONE();
     exchange_steps(0);
@@ -100,6 +100,16 @@ static void sums_on_the_device(void) {
     CHECK(numbers[0] == ranks * (ranks - 1) / 2 + 0.5 * ranks && numbers[1] == ranks);
     exchange_gpu_free(exchange);
     cuda_check(cudaFree(device));
+}
+
+static void transfers_come_first(void) {
+    SKIP_ALONE();
+    int least, greatest, priority;
+    ExchangeGPU *exchange = exchange_gpu_create(NULL, NULL, 0, stream);
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cuda_check(cudaStreamGetPriority(exchange_gpu_transfer(exchange), &priority));
+    CHECK(priority == greatest && greatest <= least);
+    exchange_gpu_free(exchange);
 }
 
 // Every number of a stretch belongs to one rank, or, in the rest, to all.
@@ -130,6 +140,7 @@ int main(int argc, char **argv) {
     RUN(all_gradients);
     RUN(zero);
     RUN(sums_on_the_device);
+    RUN(transfers_come_first);
     cuda_check(cudaStreamDestroy(stream));
     double failures = test_failed;
     parallel_sum(&failures, 1);

@@ -65,7 +65,7 @@ static void add_data_options(Options *options, Settings *settings) {
         SETTING("run", "force", 0, OPTION_FLAG, force, 0, 1, NULL, "resume although batch, data, attention or seed changed"),
         SETTING("run", "seed", 0, OPTION_LONG, seed, 0, 9e15, NULL, "of everything random: weights, data order, dropout, features"),
         SETTING("run", "threads", 0, OPTION_INT, threads, 0, 4096, NULL, "CPU threads; 0: all cores"),
-        SETTING("run", "zero", 0, OPTION_INT, zero, 0, 1, NULL, "many processes: 1 spreads AdamW's moments over them (ZeRO stage 1)"),
+        SETTING("run", "zero", 0, OPTION_INT, zero, 0, 1, NULL, "many processes: 1 spreads AdamW's moments over them, on GPUs the master weights too (ZeRO stage 1)"),
         SETTING("run", "ranks", 0, OPTION_INT, ranks, 0, RANKS_MAX, NULL, "many processes without MPI: how many; needs --rank and --rendezvous"),
         SETTING("run", "rank", 0, OPTION_INT, rank, 0, RANKS_MAX - 1, NULL, "which of them this is, from 0"),
         SETTING("run", "rendezvous", 0, OPTION_STRING, rendezvous, 0, 0, "PLACE", "where they meet: tcp:HOST:PORT of rank 0, or file:PATH that all see"),

@@ -29,7 +29,7 @@ ATTENTIONS = ("softmax", "yat", "yat-spherical", "uniform", "elu", "cosformer", 
 MODELLED = ("softmax", "yat", "elu", "slay")  # in the step model, by own kernels
 # Options with kernels of their own.
 VARIANTS = (("favor", "--features", "exp"), ("slay", "--poly", "exact"), ("slay", "--poly", "tensorsketch"))
-PASSES = ("forward", "backward", "decode")
+PASSES = ("forward", "backward", "prompt", "step", "decode")
 PAIRS_OF_VARIANTS = ("exact",)  # variants that look at every pair
 MODEL_LENGTHS = (256, 512)  # tokens of the counted runs of the whole model
 WEIGHTS = 1 << 20
@@ -80,8 +80,9 @@ class Evidence:
         return self.program.count("attention", name, direction, B, T, C, NH, *options, processors=GPUS[gpu]["processors"], skip=True)
 
     def attention(self, name, direction, B, T, C, NH, gpu="A100", options=()):
-        """[Work] of one layer's pass at these sizes: counted for one or two heads on a machine that is smaller in proportion."""
-        processors, head, tasks = GPUS[gpu]["processors"], C // NH, B * NH
+        """[Work] of one layer's pass at these sizes: counted for one or two heads on a device that is smaller than an A100 in
+        proportion."""
+        processors, head, tasks = GPUS["A100"]["processors"], C // NH, B * NH
         fills = tasks >= processors
         heads, small = (2, 1) if fills else (1, max(processors // tasks, 1))
         lengths = (512, 1024) if is_quadratic(name, options) else (1024, 2048) if fills else (8192, 16384)
@@ -259,8 +260,10 @@ def attention_kernels(out, evidence):
         for direction in ("forward", "backward"):
             out += ["", "**%s, %s**, one layer, B=64, T=1024, 12 heads of 64; estimates" % (title, direction), ""]
             kernel_table(out, evidence.attention(name, direction, 64, 1024, WIDTH, HEADS, options=tuple(options)), STEP_TOKENS)
-        out += ["", "**%s, decode**, one token after 1023, 2 heads of 64; estimates" % title, ""]
-        kernel_table(out, evidence.works("attention", name, "decode", 1, 1024, 128, 2, *options, processors=108), 1)
+        for direction, what, tokens in (("prompt", "read for decoding, 256 tokens", 256), ("decode", "one token after 255", 1)):
+            out += ["", "**%s, %s**, 2 heads of 64; estimates" % (title, what), ""]
+            kernel_table(out, evidence.works("attention", name, direction, 1, 256, 128, 2, *options, processors=108), tokens)
+        evidence.works("attention", name, "step", 1, 256, 128, 2, *options, processors=108)
 
 
 # ---- the rest of the model

@@ -58,7 +58,7 @@ class Instruction:
 
     def __init__(self, predicate, operation, operands, place=()):
         self.predicate, self.operation, self.operands, self.place = predicate, operation, operands, place
-        self.base = operation.split(".")[0]
+        self.base = "NOP" if predicate == "@!PT" else operation.split(".")[0]
         found = re.search(r"`\((\.L_\w+)\)", operands)
         self.target = found.group(1) if found else None
 
@@ -343,7 +343,7 @@ def trips_of(blocks, loop):
     return None
 
 
-MEMORY = ("shared", "ldsm", "global", "generic")
+MEMORY = ("shared", "ldsm", "global", "async", "generic")
 MOST_PATHS = 24  # of a region that are told apart
 
 
@@ -353,8 +353,8 @@ def bytes_of(instruction):
 
 
 class Way:
-    """A way from a block to a region's end. Ways with the same memory accesses, loops and products count as one, the longest:
-    nothing counted could tell them apart."""
+    """A way from a block to a region's end. Ways with the same memory accesses and products count as one, the longest: nothing
+    counted could tell them apart."""
 
     def __init__(self, node, marks, mma, slots, onward=None):
         self.node, self.onward = node, onward
@@ -404,7 +404,7 @@ def paths_of(blocks, region, arch):
         onward = [way for n in following(node) for way in ways.get(n, ())]
         if node in inside:
             ends = bool(inside[node].blocks & region.latches)
-            here = (node, frozenset([inside[node].header]), 0, 0)
+            here = (node, frozenset(), 0, 1)  # rather into the loop than past it
         else:
             ends = node in region.latches
             cost = cost_of(blocks[node].instructions, arch)

@@ -36,6 +36,7 @@ SASS = """//--------------------- .text._Z6attendv --------------------------
         /*0050*/               @P2 BRA `(.L_x_3) ;
 	//## File "/src/attention/quadratic.cuh", line 30
         /*0060*/                   LDS.128 R24, [R13] ;
+        /*0068*/              @!PT LDS RZ, [RZ] ;
         /*0070*/                   FFMA R24, R24, R24, R24 ;
 .L_x_3:
         /*0080*/                   MOV R30, RZ ;

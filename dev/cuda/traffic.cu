@@ -2,11 +2,12 @@
 // which says what every kernel moves and multiplies; for report.py. With CUDA_ON_CPU_SKIP=1 nothing is computed, only
 // the launches are counted: then the sizes may be a GPU's.
 //
-//     traffic attention NAME forward|backward|decode B T C NH [options]   --features exp ...; decode: one more token
-//     traffic attention NAME memory B T C NH                              bytes of a tensor (B,T,C), kept, of scratch
-//     traffic gpt2 LAYERS T                                               GPT-2 124M's widths, one step, batch 1
-//     traffic optional T                                                  kernels that only some runs launch, once each
-//     traffic weights COUNT                                               weights made ready for decoding
+//     traffic attention NAME PASS B T C NH [options]   PASS: forward, backward, prompt (`step` with T tokens), step and
+//                                                      decode (one more token); options: --features exp ...
+//     traffic attention NAME memory B T C NH           bytes of a tensor (B,T,C), kept, of scratch
+//     traffic gpt2 LAYERS T                            GPT-2 124M's widths, one step, batch 1
+//     traffic optional T                               kernels that only some runs launch, once each
+//     traffic weights COUNT                            weights made ready for decoding
 #define GPT2_MODEL_ONLY
 #include "sample_gpt2.cu"
 
@@ -71,6 +72,19 @@ struct Prepared {
     const float *pass_constants;
 };
 
+static void run_decoding(const AttentionGPU *attention, const char *pass, floatX *out, float *cache, const floatX *qkv,
+                         const Prepared *prepared, float *work, const AttentionConfig *config) {
+    const float *constants = prepared->pass_constants, *parameters = prepared->parameters.device;
+    int *position = device_copy(std::vector<int>{config->T - 1});
+    if (!strcmp(pass, "prompt"))
+        attention->step(out, cache, 0, config->T, qkv, constants, parameters, work, config, stream);
+    else if (!strcmp(pass, "decode") && attention->decode)
+        attention->decode(out, cache, position, qkv, constants, parameters, work, config, stream);
+    else
+        attention->step(out, cache, config->T - 1, 1, qkv, constants, parameters, work, config, stream);
+    cuda_check(cudaStreamSynchronize(stream)), cuda_check(cudaFree(position));
+}
+
 static void run_attention(const AttentionGPU *attention, const Order *order) {
     const char *pass = order->words[2];
     AttentionConfig config = configure(attention, order);
@@ -88,8 +102,7 @@ static void run_attention(const AttentionGPU *attention, const Order *order) {
         attention->backward(dqkv.device, dparameters.device, dout.device, qkv.device, out.device, saved.device,
                             constants, parameters, work.device, &config, stream);
     else
-        attention->step(out.device, cache.device, config.T - 1, 1, qkv.device, constants, parameters, work.device,
-                        &config, stream);
+        run_decoding(attention, pass, out.device, cache.device, qkv.device, &prepared, work.device, &config);
     cuda_check(cudaStreamSynchronize(stream));
 }
 
@@ -161,8 +174,9 @@ static void run(const Order *order, int last) {
     else if (!strcmp(what, "gpt2") && order->count == 3 && atoi(order->words[1]) > 0)
         run_gpt2(atoi(order->words[1]), last);
     else
-        die("usage: traffic attention NAME forward|backward|decode|memory B T C NH [options], or gpt2 LAYERS T, or "
-            "optional|weights COUNT");
+        die("usage: traffic attention NAME forward|backward|prompt|step|decode|memory B T C NH [options], or gpt2 "
+            "LAYERS T, "
+            "or optional|weights COUNT");
 }
 
 int main(int argc, char **argv) {

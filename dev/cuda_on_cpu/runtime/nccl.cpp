@@ -189,9 +189,9 @@ void require_no_progress(const ncclComm *communicator, const char *call) {
 }
 
 #ifdef HAVE_MPI
-// Waits for the peers, for CUDA_ON_CPU_NCCL_PATIENCE seconds if that is given.
+// Waits for the peers, for CUDA_ON_CPU_NCCL_PATIENCE milliseconds if that is given.
 bool arrives(MPI_Request request) {
-    double patience = (double)number_setting("CUDA_ON_CPU_NCCL_PATIENCE", 0, 0, 3600), began = seconds();
+    double patience = 1e-3 * (double)number_setting("CUDA_ON_CPU_NCCL_PATIENCE", 0, 0, 3600000), began = seconds();
     for (int done = 0;;) {
         MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (done) return true;

@@ -136,6 +136,8 @@ void checker_library_call(const char *call); // once for each, before what it re
 // A library multiplies matrices in this arithmetic ("bf16", "tf32", ...); what it reads and writes is reported next.
 void checker_multiplies(const char *call, const char *arithmetic, double operations);
 void checker_copied(void *to, const void *from, size_t bytes);
+// An instruction says where it will read, though the bytes are read later: a copy to shared memory.
+void checker_announced(size_t bytes, const void *return_address);
 void checker_launch();
 void checker_block();
 void checker_block_ended();

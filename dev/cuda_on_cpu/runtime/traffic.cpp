@@ -4,14 +4,14 @@
 // Moved: every sector of 32 bytes once per launch, as if the caches were perfect within a launch and empty at its
 // start; what a launch reads after writing it does not count. A library call moves its operands once, and the
 // operations of its matrix products are counted by the arithmetic they are done in, as are those that a kernel does by
-// tensor cores. Bytes of shared memory are what threads ask for. The table is written at the end, a line for each kernel
-// and size of launch:
+// tensor cores. Bytes of shared memory are what threads ask for. The table is written at the end, a line for each
+// kernel and size of launch:
 //   name, offset of the kernel's function in the program (0: unknown), threads of a block, bytes of dynamic shared
 //   memory, launches, blocks, bytes moved (read, written), requested (read, written), of shared memory (read, written),
 //   operations of products in bf16 (and fp16), in TF32, in fp32
 // with lines "cublasGemmEx, bf16" for products and "cublasGemmEx" for how often it was called. After a kernel's line
-// come lines that begin with a tab: the offset of an instruction in the program, and the bytes that warps asked for there
-// if every lane had asked for as much as the one that asked for most.
+// come lines that begin with a tab: the offset of an instruction in the program, and the bytes that warps asked for
+// there if every lane had asked for as much as the one that asked for most.
 #include "checker.h"
 
 #include <algorithm>
@@ -140,6 +140,9 @@ void check_range(const void *address, size_t bytes, AccessKind kind, const void 
     count(address, bytes, kind == AccessKind::write, place);
 }
 void check_alignment(const void *, size_t, AccessKind, const void *) {}
+void checker_announced(size_t bytes, const void *return_address) {
+    if (of_kernel && in_kernel()) count_access(return_address, bytes);
+}
 void check_atomic(const void *address, size_t bytes) {
     count(address, bytes, false, nullptr);
     count(address, bytes, true, nullptr);
