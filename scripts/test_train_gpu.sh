@@ -292,6 +292,11 @@ for attention in elu elu,softmax; do
     check "$attention: a long text" test "$(wc -c <"$work/text_cpu")" -ge 100
     check "$attention: the same on the GPU" same_file text_cpu text_gpu
 done
+# Elu takes its position from device memory: after the prompt, one token kernel by kernel, then each as one graph.
+if [ -z "${GPU_TRAIN_FP32:-}" ]; then
+    CUDA_ON_CPU_TRACE=1 "$sample_fp32" "$work/elu" --prompt "The" --tokens 20 --no-stop >"$work/out" 2>"$work/err" </dev/null
+    check "a token is a graph" test "$(grep -c "a graph of [0-9]* nodes" "$work/err")" = 18
+fi
 loss() { "$1" "$work/teller" --loss "$work/told_train_000000.bin" 2>"$work/err" </dev/null | sed -n 's/^loss \([0-9.]*\) .*tokens)$/\1/p'; }
 within() { echo "$1 $2 $3" | awk '{ d = $1 - $2; exit !(NF == 3 && d <= $3 && -d <= $3) }'; }
 check "the loss" within "$(loss "$sample_fp32")" "$(loss ./sample_gpt2)" 0.00001

@@ -383,6 +383,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     if (status != cudaSuccess || !executable) return api_result(cudaErrorInvalidValue, "cudaGraphLaunch");
     CapturePointer captured = executable->capture;
     enqueue(stream, [captured] {
+        if (options().trace) fprintf(stderr, "cuda_on_cpu: a graph of %zu nodes\n", captured->work.size());
         for (auto &work : captured->work) work();
     });
     return cudaSuccess;
