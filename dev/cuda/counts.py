@@ -90,6 +90,11 @@ class Program:
             self.known[key] = self.read(open(path))
         return self.known[key]
 
+    def refusal(self, *words):
+        """Why the program does not run this, or None."""
+        result = subprocess.run([self.path] + [str(word) for word in words], capture_output=True, text=True)
+        return result.stderr.strip().split("\n")[-1] if result.returncode else None
+
     def read(self, lines):
         found, raw = {}, []
         for line in lines:

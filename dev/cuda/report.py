@@ -29,6 +29,12 @@ ATTENTIONS = ("softmax", "yat", "yat-spherical", "uniform", "elu", "cosformer", 
 MODELLED = ("softmax", "yat", "elu", "slay")  # in the step model, by own kernels
 # Options with kernels of their own.
 VARIANTS = (("favor", "--features", "exp"), ("slay", "--poly", "exact"), ("slay", "--poly", "tensorsketch"))
+# Options that the kernels of the default take in, where the GPU code has them: these are run, and have no tables.
+OTHER_OPTIONS = tuple(("slay",) + words for words in (
+    ("--poly", "nystrom"), ("--poly", "maclaurin"), ("--poly", "none"), ("--poly", "rademacher"), ("--fusion", "hadamard"),
+    ("--fusion", "flat"), ("--learn", "both"), ("--decay", "learned"), ("--window", "64"))) + (
+    ("yat", "--window", "64"), ("yat", "--decay", "learned"), ("yat", "--normalizer", "softmax"), ("softmax", "--decay", "learned"),
+    ("elu", "--decay", "learned"), ("elu", "--window", "64"), ("favor", "--features", "exp", "--decay", "learned"))
 PASSES = ("forward", "backward", "prompt", "step", "decode")
 PAIRS_OF_VARIANTS = ("exact",)  # variants that look at every pair
 MODEL_LENGTHS = (256, 512)  # tokens of the counted runs of the whole model
@@ -91,6 +97,18 @@ class Evidence:
                        for t in lengths)
         works = step_model.extrapolate(short, long, lengths, T, is_quadratic(name, options))
         return with_launches(works, self.launched(name, direction, B, T, C, NH, gpu, options))
+
+    def run_other_options(self):
+        """Counts them for their kernels' names; returns the sentences of those that the GPU code refuses."""
+        refused = []
+        for name, *options in OTHER_OPTIONS:
+            why = self.program.refusal("attention", name, "memory", 1, 256, 128, 2, *options)
+            if why:
+                refused.append(why)
+                continue
+            for direction in PASSES:
+                self.counted.update(self.program.count("attention", name, direction, 1, 256, 128, 2, *options, processors=108))
+        return refused
 
     def layers(self, name, T, gpu):
         """Forward and backward of one layer in the step model."""
@@ -387,6 +405,9 @@ def page_of(evidence):
           "busy all the time, at 2 half of it. The bound is what takes longest, and the time with it; softmax is our own kernel, not "
           "cuDNN's." % ", ".join(ARCHITECTURES))
     attention_kernels(out, evidence)
+    refused = evidence.run_other_options()
+    if refused:
+        out += ["", "Refused by the GPU code: " + "; ".join(refused) + "."]
     out += ["", "## Registers, shared memory, occupancy", ""]
     prose(out, "Registers, shared memory static and dynamic, theoretical occupancy (resident threads as a share of the most) and what limits it: "
           "registers (r), shared memory (s), threads or blocks (t); with the threads and the memory of the launches. Spills would stand in "

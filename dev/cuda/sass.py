@@ -439,13 +439,9 @@ def same_frame(a, b, lines):
 def match(place, counted):
     """The counted place that is this one: the harness's compiler inlines less, so it may know fewer of the outer frames, and
     compilers differ by a few lines in where a call stands that has several. None: nothing was counted there."""
-    def fits(key, lines):
-        return len(key) <= len(place) and all(same_frame(a, b, lines if i == 0 else 3) for i, (a, b) in enumerate(zip(key, place)))
-    for lines in (0, 2):
-        found = [key for key in counted if fits(key, lines)]
-        if found:
-            return max(found, key=lambda key: (len(key), -sum(abs(a[1] - b[1]) for a, b in zip(key, place))))
-    return None
+    found = [key for key in counted if 0 < len(key) <= len(place) and
+             all(same_frame(a, b, 3 if i else 0) for i, (a, b) in enumerate(zip(key, place)))]
+    return max(found, key=lambda key: (len(key), -sum(abs(a[1] - b[1]) for a, b in zip(key, place)))) if found else None
 
 
 class Passes:

@@ -99,11 +99,10 @@ class SassTest(unittest.TestCase):
     def test_contradicting_counts_are_a_misfit(self):
         self.assertGreater(self.passes(COUNTED, 3 * 8 * 6 * 2 * 2048)[0].misfit, 0.02)
 
-    def test_a_place_is_found_again_with_fewer_frames_and_a_line_or_two_off(self):
+    def test_a_place_is_found_again_with_fewer_frames_and_calls_a_line_or_two_off(self):
         place = ((FILE, 20), (FILE, 100), ("yat.cu", 7))
         self.assertEqual(sass.match(place, [((FILE, 20),), ((FILE, 20), (FILE, 101)), ((FILE, 20), (FILE, 300))]), ((FILE, 20), (FILE, 101)))
-        self.assertEqual(sass.match(place, [((FILE, 21), (FILE, 100))]), ((FILE, 21), (FILE, 100)))
-        self.assertIsNone(sass.match(place, [((FILE, 20), (FILE, 300)), ((FILE, 25),)]))
+        self.assertIsNone(sass.match(place, [((FILE, 20), (FILE, 300)), ((FILE, 21),)]))
 
     def test_shapes_of_products(self):
         self.assertEqual(sass.multiply_adds("HMMA.16816.F32.BF16"), 16 * 8 * 16)

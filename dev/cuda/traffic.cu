@@ -46,6 +46,8 @@ static AttentionConfig configure(const AttentionGPU *attention, const Order *ord
     config.C = atoi(order->words[5]), config.NH = atoi(order->words[6]), config.seed = 1;
     if (config.B < 1 || config.T < 1 || config.NH < 1) die("B, T, C and NH are numbers above 0");
     die_if(attention_configure(attention->cpu, &config, &order->options, &error), &error);
+    AttentionStack stack = attention_stack_of(attention->cpu, &config);
+    if (!attention_gpu_of(attention_stack_layer(&stack, 0), error.text, sizeof error.text)) die("%s", error.text);
     return config;
 }
 

@@ -52,7 +52,14 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)): $(BUILD)/cuda_on_cpu/$(1)$(2)
 	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )
 endef
-$(foreach mode,fast check asan valgrind count,$(eval $(call cuda_rules,$(mode),,))$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
+# Where accesses are counted line by line (bf16), whole kernels are one function, as nvcc makes them: an access is then known
+# by all the calls that lead to it. That takes g++ a while.
+COUNT_LIMITS         := max-inline-insns-single max-inline-insns-auto inline-unit-growth large-function-growth \
+                        large-function-insns large-stack-frame-growth large-unit-insns
+COUNT_INLINING       := -finline-functions $(COUNT_LIMITS:%=--param=%=100000)
+$(foreach mode,fast check asan valgrind count,$(eval $(call cuda_rules,$(mode),,)))
+$(foreach mode,fast check asan valgrind,$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
+$(eval $(call cuda_rules,count,-bf16,-DPRECISION_BF16 $(if $(findstring clang,$(CXX)),,$(COUNT_INLINING))))
 $(eval $(call cuda_rules,fast,-tf32,-DALLOW_TF32)) # as make cuda TF32=1 has it
 
 all_cuda_tests_of    = $(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
