@@ -62,6 +62,7 @@ int launch_from_words(Launch *launch, int argc, char **argv, Error *error) {
     int given = 0;
     for (size_t i = 0; i < sizeof items / sizeof *items; i++) {
         const char *word = word_of(items[i].name, argc, argv);
+        if (i >= TOGETHER && !given) break; // the ranks come together otherwise, and complain of the option together
         if (word && option_set(&items[i], word, error)) return -1;
         if (i < TOGETHER) given += word != NULL, missing = word ? missing : items[i].name;
     }
