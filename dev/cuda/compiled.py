@@ -38,7 +38,7 @@ class Kernel:
     """One kernel of one build: by architecture what ptxas said, and its code's lines."""
 
     def __init__(self, name, source):
-        self.name, self.source, self.said, self.code, self.shapes = name, source, {}, {}, {}
+        self.name, self.source, self.said, self.code = name, source, {}, {}
 
     def multiplies(self, arch):
         """Whether it uses tensor cores."""

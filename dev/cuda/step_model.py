@@ -31,9 +31,8 @@ class Work:
         if self.is_library:
             return
         for arch in kernel.code:
-            if arch not in kernel.shapes:
-                kernel.shapes[arch] = sass.regions_of(kernel.code[arch], arch)
-            passes = sass.Passes(kernel.shapes[arch], count.warps, count.bytes_at, count.multiply_adds())
+            regions = sass.regions_of(kernel.code[arch], arch, count.bytes_at)
+            passes = sass.Passes(regions, count.warps, count.bytes_at, count.multiply_adds())
             self.units[arch], self.misfit[arch] = passes.cost().units, passes.misfit
 
     def combined(self, other, mine, others):
