@@ -363,11 +363,11 @@ HOW = (
     "on a device that is smaller in proportion, and multiplied; quadratic ones at 512 and 1024 tokens, others at 1024 and 2048 "
     "(8192 and 16384 for the paper's sizes), and other lengths follow by aT + bT^2 or a + bT. Launches and blocks are those of the real "
     "sizes: there the launches are made and nothing is computed.",
-    "**Issue slots come from machine code.** Each kernel's SASS is cut into loops. How often each loop ran follows from the counts: the "
-    "passes are those for which the bytes that its loads and stores ask for come, line by line, to what was counted at that line, and its "
-    "tensor-core instructions to the products counted (maximum likelihood; *misfit* is what remains of the difference; loops "
-    "without memory accesses run as often as their code says, or once). Inside a loop the path with the most products, then loads, then the "
-    "fewest instructions counts. Every instruction takes one slot of issue and holds a unit (tensor, fma, integer, special functions, "
+    "**Issue slots come from machine code.** Each kernel's SASS is cut into loops, and these into the paths that differ in their memory "
+    "accesses or products. How often each path was taken follows from the counts: so often that the bytes that its loads and stores ask for "
+    "come, call by call and line by line, to what was counted there, and its tensor-core instructions to the products counted (maximum "
+    "likelihood; *misfit* is what remains of the difference). Loops without memory accesses run as often as their code says, or once; of "
+    "paths that no count can tell apart the longest is taken. Every instruction takes one slot of issue and holds a unit (tensor, fma, integer, special functions, "
     "shared memory) for as long as NVIDIA's throughput tables say; the busiest unit bounds the kernel, or memory does.",
     "What this cannot see: bank conflicts, latencies of dependent instructions, the order of blocks, caches between launches, clocks under "
     "load. The shares of the bounds in the table above stand for all of these.",
