@@ -35,6 +35,7 @@ OTHER_OPTIONS = tuple(("slay",) + words for words in (
     ("--fusion", "flat"), ("--learn", "both"), ("--decay", "learned"), ("--window", "64"))) + (
     ("yat", "--window", "64"), ("yat", "--decay", "learned"), ("yat", "--normalizer", "softmax"), ("softmax", "--decay", "learned"),
     ("elu", "--decay", "learned"), ("elu", "--window", "64"), ("favor", "--features", "exp", "--decay", "learned"))
+MODELLED_ARCHITECTURES = tuple(numbers["arch"] for numbers in GPUS.values())
 PASSES = ("forward", "backward", "prompt", "step", "decode")
 PAIRS_OF_VARIANTS = ("exact",)  # variants that look at every pair
 MODEL_LENGTHS = (256, 512)  # tokens of the counted runs of the whole model
@@ -72,13 +73,13 @@ class Evidence:
         self.counted = set()  # names of all kernels that ran
         self.kept = {}
 
-    def works(self, *words, processors=1):
+    def works(self, *words, processors=1, architectures=MODELLED_ARCHITECTURES):
         """[Work] of one counted run of the bf16 build."""
-        key = (words, processors)
+        key = (words, processors, tuple(architectures))
         if key not in self.kept:
             found = self.program.count(*words, processors=processors)
             self.counted.update(found)
-            self.kept[key] = works_of(found, self.kernels["bf16"])
+            self.kept[key] = works_of(found, self.kernels["bf16"], architectures)
         return self.kept[key]
 
     def launched(self, name, direction, B, T, C, NH, gpu, options=()):
@@ -92,10 +93,13 @@ class Evidence:
         fills = tasks >= processors
         heads, small = (2, 1) if fills else (1, max(processors // tasks, 1))
         lengths = (512, 1024) if is_quadratic(name, options) else (1024, 2048) if fills else (8192, 16384)
-        short, long = ([work.scaled(tasks / heads) for work in
-                        self.works("attention", name, direction, 1, t, heads * head, heads, *options, processors=small)]
-                       for t in lengths)
-        works = step_model.extrapolate(short, long, lengths, T, is_quadratic(name, options))
+        def counted(t, architectures=MODELLED_ARCHITECTURES):
+            return [work.scaled(tasks / heads) for work in self.works(
+                "attention", name, direction, 1, t, heads * head, heads, *options, processors=small, architectures=architectures)]
+        if T in lengths:  # every architecture's slots are told of one length
+            works = counted(T, ARCHITECTURES if fills else MODELLED_ARCHITECTURES)
+        else:
+            works = step_model.extrapolate(*map(counted, lengths), lengths, T, is_quadratic(name, options))
         return with_launches(works, self.launched(name, direction, B, T, C, NH, gpu, options))
 
     def run_other_options(self):

@@ -162,7 +162,7 @@ def work(name="attend", **sums):
         setattr(count, key, value)
     kernel = compiled.Kernel(name, "")
     kernel.said = {"80": (32, 0, 0), "90": (32, 0, 0)}
-    return step_model.Work(count, kernel)
+    return step_model.Work(count, kernel, ())
 
 
 class ModelTest(unittest.TestCase):
