@@ -13,8 +13,8 @@ BUILDS = ("bf16", "fp32")
 
 
 def sources():
-    return [f for f in ["train_gpt2.cu", "sample_gpt2.cu"] + sorted(glob.glob("core/*/*.cu")) + sorted(glob.glob("attention/*.cu"))
-            if not os.path.basename(f).startswith("test_")]
+    files = ["train_gpt2.cu", "sample_gpt2.cu"] + sorted(glob.glob("core/*/*.cu")) + sorted(glob.glob("attention/*.cu"))
+    return [f for f in files if not os.path.basename(f).startswith("test_")]
 
 
 def parse(text):
@@ -30,7 +30,8 @@ def parse(text):
         found = re.search(r"Used (\d+) registers", line)
         if found and current:
             shared = re.search(r"(\d+) bytes smem", line)
-            kernels.setdefault(current[0], {})[current[1]] = (int(found.group(1)), spill, int(shared.group(1)) if shared else 0)
+            said = (int(found.group(1)), spill, int(shared.group(1)) if shared else 0)
+            kernels.setdefault(current[0], {})[current[1]] = said
     return kernels
 
 
@@ -38,7 +39,7 @@ class Kernel:
     """One kernel of one build: by architecture what ptxas said, and its code's lines."""
 
     def __init__(self, name, source):
-        self.name, self.source, self.said, self.code, self.shapes = name, source, {}, {}, {}
+        self.name, self.source, self.said, self.code = name, source, {}, {}
 
     def multiplies(self, arch):
         """Whether it uses tensor cores."""
@@ -46,7 +47,8 @@ class Kernel:
 
 
 def read_build(objects, build, tools):
-    """{name: Kernel}, each where it appears first: sample_gpt2.cu includes train_gpt2.cu. objects: where make cuda leaves them."""
+    """{name: Kernel}, each where it appears first: sample_gpt2.cu includes train_gpt2.cu. objects: where make cuda leaves
+    them."""
     kernels, seen = {}, set()
     for source in sources():
         stem = os.path.join(objects, build, source[:-3])
@@ -73,8 +75,8 @@ def require_architectures(kernels, build):
 
 
 def faults(kernels):
-    """What no kernel may have, as sentences: spills anywhere; in a kernel of the tensor cores loads and stores to addresses
-    whose space the compiler does not know (LD, ST: twice the latency, and no LDSM), or to local memory."""
+    """What no kernel may have, as sentences: spills anywhere; in a kernel of the tensor cores loads and stores to
+    addresses whose space the compiler does not know (LD, ST: twice the latency, and no LDSM), or to local memory."""
     found = []
     for name in sorted(kernels):
         kernel = kernels[name]

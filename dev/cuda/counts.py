@@ -1,4 +1,5 @@
-"""Runs dev/cuda/traffic.cu on dev/cuda_on_cpu in count mode, and reads what every kernel moved, asked for and multiplied."""
+"""Runs dev/cuda/traffic.cu on dev/cuda_on_cpu in count mode, and reads what every kernel moved, asked for and
+multiplied."""
 
 import os
 import re
@@ -19,7 +20,8 @@ def demangled(names):
     """{mangled: name with template arguments, without the function's own}"""
     names = sorted(names)
     text = run(["c++filt", "-p"], input="\n".join(names)) if names else ""
-    return dict(zip(names, (re.sub(r"\((?:int|bool|\w+)\)(?=-?\d)", "", re.sub(r"^void ", "", line)) for line in text.splitlines())))
+    plain = [re.sub(r"\(\w+\)(?=-?\d)", "", re.sub(r"^void ", "", line)) for line in text.splitlines()]
+    return dict(zip(names, plain))
 
 
 class Count:
@@ -84,8 +86,9 @@ class Program:
         if key not in self.known:
             path = os.path.join(self.directory, re.sub(r"[^\w.-]", "", key) + ".tsv")
             if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(self.path):
-                run([self.path] + words, env=dict(os.environ, CUDA_ON_CPU_TRAFFIC=path + ".new", CUDA_ON_CPU_SKIP=str(int(skip)),
-                                                  CUDA_ON_CPU_PROCESSORS=str(processors), CUDA_ON_CPU_MEMORY_MB="81920"))
+                settings = {"TRAFFIC": path + ".new", "SKIP": int(skip), "PROCESSORS": processors, "MEMORY_MB": 81920}
+                run([self.path] + words,
+                    env=dict(os.environ, **{"CUDA_ON_CPU_" + key: str(value) for key, value in settings.items()}))
                 os.rename(path + ".new", path)
             self.known[key] = self.read(open(path))
         return self.known[key]

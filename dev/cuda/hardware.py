@@ -1,4 +1,5 @@
-"""What is assumed of the GPUs, every number in this one place with where it comes from. Nothing here was measured by us.
+"""What is assumed of the GPUs, every number in this one place with where it comes from. Nothing here was measured by
+us.
 
 [sheet]  NVIDIA's data sheets: A100 80 GB SXM, H100 SXM, RTX 5090 (which is sm_120), B200 (sm_100)
 [guide]  CUDA C++ Programming Guide, "Arithmetic Instructions": results per clock and multiprocessor

@@ -35,6 +35,7 @@ OTHER_OPTIONS = tuple(("slay",) + words for words in (
     ("--fusion", "flat"), ("--learn", "both"), ("--decay", "learned"), ("--window", "64"))) + (
     ("yat", "--window", "64"), ("yat", "--decay", "learned"), ("yat", "--normalizer", "softmax"), ("softmax", "--decay", "learned"),
     ("elu", "--decay", "learned"), ("elu", "--window", "64"), ("favor", "--features", "exp", "--decay", "learned"))
+MODELLED_ARCHITECTURES = tuple(numbers["arch"] for numbers in GPUS.values())
 PASSES = ("forward", "backward", "prompt", "step", "decode")
 PAIRS_OF_VARIANTS = ("exact",)  # variants that look at every pair
 MODEL_LENGTHS = (256, 512)  # tokens of the counted runs of the whole model
@@ -72,13 +73,13 @@ class Evidence:
         self.counted = set()  # names of all kernels that ran
         self.kept = {}
 
-    def works(self, *words, processors=1):
+    def works(self, *words, processors=1, architectures=MODELLED_ARCHITECTURES):
         """[Work] of one counted run of the bf16 build."""
-        key = (words, processors)
+        key = (words, processors, tuple(architectures))
         if key not in self.kept:
             found = self.program.count(*words, processors=processors)
             self.counted.update(found)
-            self.kept[key] = works_of(found, self.kernels["bf16"])
+            self.kept[key] = works_of(found, self.kernels["bf16"], architectures)
         return self.kept[key]
 
     def launched(self, name, direction, B, T, C, NH, gpu, options=()):
@@ -92,10 +93,13 @@ class Evidence:
         fills = tasks >= processors
         heads, small = (2, 1) if fills else (1, max(processors // tasks, 1))
         lengths = (512, 1024) if is_quadratic(name, options) else (1024, 2048) if fills else (8192, 16384)
-        short, long = ([work.scaled(tasks / heads) for work in
-                        self.works("attention", name, direction, 1, t, heads * head, heads, *options, processors=small)]
-                       for t in lengths)
-        works = step_model.extrapolate(short, long, lengths, T, is_quadratic(name, options))
+        def counted(t, architectures=MODELLED_ARCHITECTURES):
+            return [work.scaled(tasks / heads) for work in self.works(
+                "attention", name, direction, 1, t, heads * head, heads, *options, processors=small, architectures=architectures)]
+        if T in lengths:  # every architecture's slots are told of one length
+            works = counted(T, ARCHITECTURES if fills else MODELLED_ARCHITECTURES)
+        else:
+            works = step_model.extrapolate(*map(counted, lengths), lengths, T, is_quadratic(name, options))
         return with_launches(works, self.launched(name, direction, B, T, C, NH, gpu, options))
 
     def run_other_options(self):
@@ -363,11 +367,11 @@ HOW = (
     "on a device that is smaller in proportion, and multiplied; quadratic ones at 512 and 1024 tokens, others at 1024 and 2048 "
     "(8192 and 16384 for the paper's sizes), and other lengths follow by aT + bT^2 or a + bT. Launches and blocks are those of the real "
     "sizes: there the launches are made and nothing is computed.",
-    "**Issue slots come from machine code.** Each kernel's SASS is cut into loops. How often each loop ran follows from the counts: the "
-    "passes are those for which the bytes that its loads and stores ask for come, line by line, to what was counted at that line, and its "
-    "tensor-core instructions to the products counted (maximum likelihood; *misfit* is what remains of the difference; loops "
-    "without memory accesses run as often as their code says, or once). Inside a loop the path with the most products, then loads, then the "
-    "fewest instructions counts. Every instruction takes one slot of issue and holds a unit (tensor, fma, integer, special functions, "
+    "**Issue slots come from machine code.** Each kernel's SASS is cut into loops, and these into the paths that differ in their memory "
+    "accesses or products. How often each path was taken follows from the counts: so often that the bytes that its loads and stores ask for "
+    "come, call by call and line by line, to what was counted there, and its tensor-core instructions to the products counted (maximum "
+    "likelihood; *misfit* is what remains of the difference). Loops without memory accesses run as often as their code says, or once; of "
+    "paths that no count can tell apart the longest is taken. Every instruction takes one slot of issue and holds a unit (tensor, fma, integer, special functions, "
     "shared memory) for as long as NVIDIA's throughput tables say; the busiest unit bounds the kernel, or memory does.",
     "What this cannot see: bank conflicts, latencies of dependent instructions, the order of blocks, caches between launches, clocks under "
     "load. The shares of the bounds in the table above stand for all of these.",

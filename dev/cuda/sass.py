@@ -385,14 +385,22 @@ def marks_of(instructions):
     return frozenset(i.place for i in instructions if i.place and class_of(i.base) in MEMORY)
 
 
-def paths_of(blocks, region, arch):
-    """The paths through a region: from its header to where it begins again, or where the function ends."""
+def never_ran(instructions, counted):
+    """Whether there are memory accesses, and nothing was counted at any of them."""
+    places = marks_of(instructions)
+    return bool(places) and not any(match(place, counted) for place in places)
+
+
+def paths_of(blocks, region, arch, idle):
+    """The paths through a region: from its header to where it begins again, or where the function ends; around the blocks
+    in `idle` where there is a way around them."""
     inside = {b: loop for loop in region.inner for b in loop.blocks}
     ways, active, stack = {}, set(), [region.header]
 
     def following(node):
         members = inside[node].blocks if node in inside else {node}
-        return {s for b in members for s in blocks[b].successors if s in region.blocks and s not in members and s != region.header}
+        all_of_them = {s for b in members for s in blocks[b].successors if s in region.blocks and s not in members and s != region.header}
+        return all_of_them - idle or all_of_them
 
     while stack:
         node = stack[-1]
@@ -412,6 +420,8 @@ def paths_of(blocks, region, arch):
         alone = ends if region.latches else not onward
         ways[node] = distinct([Way(*here, way) for way in onward] + ([Way(*here)] if alone else []))
         active.discard(stack.pop())
+    if not ways[region.header] and idle:
+        return paths_of(blocks, region, arch, set())
     found = []
     for way in ways[region.header]:
         nodes = way.nodes()
@@ -420,12 +430,13 @@ def paths_of(blocks, region, arch):
     return found
 
 
-def regions_of(lines, arch):
-    """The function and its loops, outer ones first, with their paths."""
+def regions_of(lines, arch, counted=()):
+    """The function and its loops, outer ones first, with their paths; counted: the places where anything was."""
     blocks = blocks_of(lines)
     regions = loops_of(blocks)
+    idle = {i for i, block in enumerate(blocks) if counted and never_ran(block.instructions, counted)}
     for region in regions:
-        region.paths = paths_of(blocks, region, arch)
+        region.paths = paths_of(blocks, region, arch, idle)
     return regions
 
 

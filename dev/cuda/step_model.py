@@ -23,17 +23,16 @@ class Work:
 
     KEYS = ("launches", "blocks", "moved", "requested", "shared", "bf16", "tf32", "fp32")
 
-    def __init__(self, count, kernel):
+    def __init__(self, count, kernel, architectures):
         self.name, self.threads, self.dynamic, self.kernel = count.name, count.threads, count.dynamic, kernel
         self.sums = {key: float(getattr(count, key)) for key in self.KEYS}
         self.units, self.misfit = {}, {}
         self.is_library = count.is_library()
         if self.is_library:
             return
-        for arch in kernel.code:
-            if arch not in kernel.shapes:
-                kernel.shapes[arch] = sass.regions_of(kernel.code[arch], arch)
-            passes = sass.Passes(kernel.shapes[arch], count.warps, count.bytes_at, count.multiply_adds())
+        for arch in architectures:
+            regions = sass.regions_of(kernel.code[arch], arch, count.bytes_at)
+            passes = sass.Passes(regions, count.warps, count.bytes_at, count.multiply_adds())
             self.units[arch], self.misfit[arch] = passes.cost().units, passes.misfit
 
     def combined(self, other, mine, others):
@@ -42,23 +41,22 @@ class Work:
         result.__dict__.update(self.__dict__)
         result.sums = {key: max(mine * self.sums[key] + others * other.sums[key], 0) for key in self.KEYS}
         result.units = {arch: {unit: max(mine * mine_cycles + others * other.units[arch][unit], 0)
-                               for unit, mine_cycles in self.units[arch].items()} for arch in self.units}
+                               for unit, mine_cycles in self.units[arch].items()} for arch in self.units if arch in other.units}
         return result
 
     def scaled(self, times):
         return self.combined(self, times, 0)
 
 
-def works_of(counts, kernels):
+def works_of(counts, kernels, architectures):
     """[Work] of a counted run."""
-    return [Work(count, None if count.is_library() else find_kernel(kernels, name)) for name, count in counts.items()]
+    return [Work(count, None if count.is_library() else find_kernel(kernels, name), architectures)
+            for name, count in counts.items()]
 
 
 def extrapolate(short, long, lengths, T, quadratic):
     """Works at T tokens a row from those at two lengths: a T + b T^2 for attentions that look at pairs, else a + b T."""
     t1, t2 = lengths
-    if T in lengths:
-        return short if T == t1 else long
     if quadratic:  # the solution of a t + b t^2 = q at both lengths, as a combination of the two q
         mine = T * (T - t2) / (t1 * (t1 - t2))
         others = T * (T - t1) / (t2 * (t2 - t1))

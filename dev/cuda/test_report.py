@@ -96,6 +96,10 @@ class SassTest(unittest.TestCase):
         some = {**COUNTED, ((FILE, 30),): 12 * 512}
         self.assertAlmostEqual(self.passes(some)[0].cost().classes["shared"], 12, places=1)
 
+    def test_blocks_that_never_ran_are_left_out(self):
+        self.assertEqual(len(sass.regions_of(code(), "80", COUNTED)[1].paths), 1)
+        self.assertEqual(len(sass.regions_of(code(), "80", {**COUNTED, ((FILE, 30),): 1})[1].paths), 2)
+
     def test_contradicting_counts_are_a_misfit(self):
         self.assertGreater(self.passes(COUNTED, 3 * 8 * 6 * 2 * 2048)[0].misfit, 0.02)
 
@@ -158,7 +162,7 @@ def work(name="attend", **sums):
         setattr(count, key, value)
     kernel = compiled.Kernel(name, "")
     kernel.said = {"80": (32, 0, 0), "90": (32, 0, 0)}
-    return step_model.Work(count, kernel)
+    return step_model.Work(count, kernel, ())
 
 
 class ModelTest(unittest.TestCase):
