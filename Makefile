@@ -41,7 +41,7 @@ LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard $(
 GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(filter %_gradient.c,$(TEST_SOURCES)))
 TESTS           := $(patsubst %.c,$(BUILD)/%,$(filter-out %_gradient.c,$(TEST_SOURCES))) $(BUILD)/test_gpt2
 TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh scripts/test_two_gpus.sh,\
-                   $(wildcard $(ROOMS:%=%/test_*.sh) scripts/test_*.sh)) dev/cuda_on_cpu/test_harness.sh
+                   $(wildcard $(ROOMS:%=%/test_*.sh) core/gpu/test_*.sh scripts/test_*.sh)) dev/cuda_on_cpu/test_harness.sh
 
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)

@@ -1,152 +1,240 @@
 // favor on the GPU: random projections, relu or exp features. See favor.c.
-#include "linear_gpu.h"
+#include "linear_passes.cuh"
 
-#include <math.h>
+// What both maps are: M features of as many projections, which are packed.
+struct FavorProjection {
+    static constexpr bool IS_PRODUCT = false, OUTER_IS_FIXED = false, IS_SIGNED = false, IS_NARROW = false;
+    LinearShape shape;
+    const float *packed;
 
-// omega (HS, M) of the first head at hand; each head has its own.
-static LinearOperand omega_of(const float *constants, LinearRowsGPU rows, const AttentionConfig *config,
-                              int transposed) {
-    size_t size = (size_t)config->HS * config->M;
-    LinearOperand omega = {constants + rows.first_head * size, config->M, size, transposed};
-    return omega;
-}
-
-// y (rows, M) = factor * x omega
-static void project(float *y, const float *x, float factor, LinearRowsGPU rows, const float *constants,
-                    const AttentionConfig *config, cudaStream_t stream) {
-    linear_gpu_project(y, config->M, x, config->HS, omega_of(constants, rows, config, 0), config->M, config->HS, rows,
-                       factor, 0, stream);
-}
-
-// dx (rows, HS) = factor * dy omega^T
-static void project_gradient(float *dx, const float *dy, float factor, int accumulate, LinearRowsGPU rows,
-                             const float *constants, const AttentionConfig *config, cudaStream_t stream) {
-    linear_gpu_project(dx, config->HS, dy, config->M, omega_of(constants, rows, config, 1), config->HS, config->M, rows,
-                       factor, accumulate, stream);
-}
+    // The pieces that have the slice's projections.
+    __device__ static int first_piece(LinearPlace place) { return place.first_inner / 16; }
+    __device__ static int end_piece(LinearPlace place) { return (place.first_inner + place.inners + 15) / 16; }
+    // Projection m's place in the slice; below 0 when it is not there.
+    __device__ static int in_slice(LinearPlace place, int m) {
+        return m < place.first_inner + place.inners ? m - place.first_inner : -1;
+    }
+    template <typename Tile> __device__ LinearProjection projection_of(LinearPlace place) const {
+        return projection_at(packed, place.head, (shape.inners + 15) / 16, Tile::WIDTH);
+    }
+};
 
 // ---- relu
 
-__global__ static void relu_kernel(float *y, size_t n) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    float positive = y[i] > LINEAR_FEATURE_MAX ? LINEAR_FEATURE_MAX : y[i];
-    y[i] = y[i] <= 0 ? 0.0f : positive; // NaN stays NaN
-}
+struct FavorReluMap : FavorProjection {
+    static constexpr bool LOG_SCALED = false;
 
-__global__ static void relu_gradient_kernel(float *d, const float *features, size_t n) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n && features[i] <= 0) d[i] = 0; // NaN keeps its gradient
-}
-
-static void relu_features(const LinearFeaturesGPU *features, LinearRowsGPU rows, const float *packed,
-                          const float *constants, const AttentionConfig *config, cudaStream_t stream) {
-    (void)packed;
-    size_t n = linear_row_count(rows) * config->M;
-    project(features->outer, features->x, 1, rows, constants, config, stream);
-    relu_kernel<<<linear_blocks(n), LINEAR_THREADS, 0, stream>>>(features->outer, n);
-    launch_check();
-}
-
-static void relu_gradient(const LinearFeaturesGPU *d, const LinearFeaturesGPU *features, LinearRowsGPU rows,
-                          const float *packed, const float *constants, const AttentionConfig *config,
-                          cudaStream_t stream) {
-    (void)packed;
-    size_t n = linear_row_count(rows) * config->M;
-    relu_gradient_kernel<<<linear_blocks(n), LINEAR_THREADS, 0, stream>>>(d->outer, features->outer, n);
-    launch_check();
-    project_gradient(d->x, d->outer, 1, 0, rows, constants, config, stream);
-}
-
-// ---- exp
-
-typedef struct {
-    float value;
-    int index;
-} Largest;
-
-// The largest number of a row and where it first occurs, by a whole warp.
-__device__ static inline Largest row_largest(const float *row, int n) {
-    Largest largest = {-INFINITY, n};
-    for (int i = threadIdx.x; i < n; i += LINEAR_LANES)
-        if (row[i] > largest.value || largest.index == n) largest.value = row[i], largest.index = i;
-    for (int offset = LINEAR_LANES / 2; offset; offset /= 2) {
-        float value = __shfl_xor_sync(0xffffffffu, largest.value, offset);
-        int index = __shfl_xor_sync(0xffffffffu, largest.index, offset);
-        if (value > largest.value || (value == largest.value && index < largest.index))
-            largest.value = value, largest.index = index;
+    static FavorReluMap of(const AttentionConfig *config, const float *packed, const float *) {
+        FavorReluMap map;
+        map.shape = {};
+        map.shape.HS = config->HS, map.shape.outers = 1, map.shape.inners = config->M;
+        map.packed = packed;
+        return map;
     }
-    return largest;
-}
 
-// Exponents y (rows, M) become features relative to the row's largest; the tape keeps which one that was.
-__global__ static void exp_features_kernel(float *y, float *log_scale, float *tape, const float *x, int M, int HS,
-                                           size_t rows) {
-    size_t row = linear_row();
-    if (row >= rows) return;
-    float coefficient = 1 / sqrtf((float)M), squares = 0;
-    Largest largest = row_largest(y + row * M, M);
-    for (int c = threadIdx.x; c < HS; c += LINEAR_LANES) squares += x[row * HS + c] * x[row * HS + c];
-    squares = linear_warp_sum(squares);
-    for (int m = threadIdx.x; m < M; m += LINEAR_LANES)
-        y[row * M + m] = coefficient * expf(y[row * M + m] - largest.value);
-    if (threadIdx.x == 0) {
-        log_scale[row] = largest.value - squares / (2 * sqrtf((float)HS));
-        tape[row] = (float)largest.index;
+    template <typename Tile>
+    __device__ void features(LinearFactors<Tile> to, const floatX *x, LinearPlace place) const {
+        project_rows<Tile>(x, projection_of<Tile>(place), first_piece(place), end_piece(place),
+                           [&](int row, int m, float y, float) {
+                               float positive = y > LINEAR_FEATURE_MAX ? LINEAR_FEATURE_MAX : y;
+                               int p = in_slice(place, m);
+                               if (p >= 0) to.set_inner(row, p, y <= 0 ? 0.0f : positive); // NaN stays NaN
+                           });
     }
-}
 
-// d_outer (rows, M) becomes the gradient of the exponents; dx starts with what comes through |x|^2.
-__global__ static void exp_gradient_kernel(float *dx, float *d_outer, const float *d_scale, const float *outer,
-                                           const float *tape, const float *x, int M, int HS, size_t rows) {
-    size_t row = linear_row();
-    if (row >= rows) return;
-    int largest = (int)tape[row];
-    float total = 0;
-    for (int m = threadIdx.x; m < M; m += LINEAR_LANES) {
-        size_t at = row * M + m;
-        d_outer[at] = d_outer[at] * outer[at] + (m == largest ? d_scale[row] : 0.0f);
-        total += d_outer[at];
+    template <typename Tile>
+    __device__ void gradient(float *dx, LinearGradients<Tile> d, LinearFactors<Tile>, const floatX *x,
+                             LinearPlace place) const {
+        project_gradient<Tile>(dx, x, projection_of<Tile>(place), first_piece(place), end_piece(place), NULL, NULL,
+                               [&](int row, int m, float y, float) {
+                                   int p = in_slice(place, m);
+                                   return p < 0 || y <= 0 ? 0.0f : d.inner_at(row, p); // NaN keeps its gradient
+                               });
     }
-    total = linear_warp_sum(total);
-    for (int c = threadIdx.x; c < HS; c += LINEAR_LANES) dx[row * HS + c] = -total / sqrtf((float)HS) * x[row * HS + c];
-}
+};
 
-static float exp_scale(const AttentionConfig *config) {
-    return 1 / sqrtf(sqrtf((float)config->HS));
-}
+// ---- exp: features relative to the row's largest exponent, which is part of its log scale
 
-static void exp_features(const LinearFeaturesGPU *features, LinearRowsGPU rows, const float *packed,
-                         const float *constants, const AttentionConfig *config, cudaStream_t stream) {
-    (void)packed;
-    size_t n = linear_row_count(rows);
-    project(features->outer, features->x, exp_scale(config), rows, constants, config, stream);
-    exp_features_kernel<<<linear_row_blocks(n), linear_row_threads(), 0, stream>>>(
-        features->outer, features->log_scale, features->tape, features->x, config->M, config->HS, n);
-    launch_check();
-}
+struct FavorExpMap : FavorProjection {
+    static constexpr bool LOG_SCALED = true;
+    float coefficient, per_square; // 1 / sqrt(M), 1 / sqrt(HS)
 
-static void exp_gradient(const LinearFeaturesGPU *d, const LinearFeaturesGPU *features, LinearRowsGPU rows,
-                         const float *packed, const float *constants, const AttentionConfig *config,
-                         cudaStream_t stream) {
-    (void)packed;
-    size_t n = linear_row_count(rows);
-    exp_gradient_kernel<<<linear_row_blocks(n), linear_row_threads(), 0, stream>>>(
-        d->x, d->outer, d->log_scale, features->outer, features->tape, features->x, config->M, config->HS, n);
-    launch_check();
-    project_gradient(d->x, d->outer, exp_scale(config), 1, rows, constants, config, stream);
-}
-
-static LinearMapGPU favor_map(const AttentionConfig *config) {
-    LinearMapGPU map = {};
-    map.outer = config->M;
-    map.features = relu_features;
-    map.gradient = relu_gradient;
-    if (config->features == FEATURES_EXP) {
-        map.inner = map.fixed_inner = map.log_scaled = map.tape = 1;
-        map.features = exp_features;
-        map.gradient = exp_gradient;
+    static FavorExpMap of(const AttentionConfig *config, const float *packed, const float *) {
+        FavorExpMap map;
+        map.shape = {};
+        map.shape.HS = config->HS, map.shape.outers = 1, map.shape.inners = config->M;
+        map.shape.scratch = 2 * PARTS_MAX + 2;
+        map.packed = packed;
+        map.coefficient = 1 / sqrtf((float)config->M);
+        map.per_square = 1 / sqrtf((float)config->HS);
+        return map;
     }
-    return map;
+
+    // ---- scratch: a row's largest exponent and its place, so far those of each part; a number of each row
+    enum { PARTS_MAX = 8 };
+    template <typename Tile> __device__ static float *largest_at(LinearPlace place) {
+        return place.scratch; // (PARTS, ROWS)
+    }
+    template <typename Tile> __device__ static int *index_at(LinearPlace place) {
+        return (int *)(place.scratch + Tile::PARTS * Tile::ROWS); // (PARTS, ROWS)
+    }
+    template <typename Tile> __device__ static float *sums_at(LinearPlace place) {
+        return place.scratch + 2 * Tile::PARTS * Tile::ROWS; // (ROWS)
+    }
+
+    typedef struct {
+        float value;
+        int index;
+    } Largest;
+
+    // The larger of two; of equals the first. NaN is never larger.
+    __device__ static Largest larger(Largest a, Largest b) {
+        return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+    }
+    __device__ static Largest quad_largest(Largest mine) {
+        for (int offset = 1; offset < 4; offset *= 2) {
+            Largest other = {__shfl_xor_sync(0xffffffffu, mine.value, offset),
+                             __shfl_xor_sync(0xffffffffu, mine.index, offset)};
+            mine = larger(mine, other);
+        }
+        return mine;
+    }
+
+    // Leaves every row's largest exponent, over all projections, and its place in the first part's scratch. Ends with a
+    // barrier.
+    template <typename Tile> __device__ void find_largest(const floatX *x, LinearPlace place) const {
+        static_assert(Tile::PARTS <= PARTS_MAX, "scratch for every part");
+        float *value = largest_at<Tile>(place);
+        int *index = index_at<Tile>(place), M = shape.inners, part = part_of_warp<Tile>();
+        Largest upper = {-INFINITY, M}, lower = {-INFINITY, M}; // of the lane's two rows
+        project_rows<Tile>(x, projection_of<Tile>(place), 0, (M + 15) / 16, [&](int row, int m, float y, float) {
+            Largest found = {m < M ? y : -INFINITY, m};
+            if (row % 16 < 8)
+                upper = larger(upper, found);
+            else
+                lower = larger(lower, found);
+        });
+        for (int half = 0; half < 2; half++) {
+            Largest found = quad_largest(half ? lower : upper);
+            int at = part * Tile::ROWS + row_tile_of_warp<Tile>() * 16 + sum_row(2 * half);
+            if (tile_lane() % 4 == 0) value[at] = found.value, index[at] = found.index;
+        }
+        __syncthreads();
+        for (int row = threadIdx.x; row < Tile::ROWS; row += Tile::THREADS) {
+            Largest all = {value[row], index[row]};
+            for (int i = 1; i < Tile::PARTS; i++)
+                all = larger(all, {value[i * Tile::ROWS + row], index[i * Tile::ROWS + row]});
+            value[row] = all.value, index[row] = all.index;
+        }
+        __syncthreads();
+    }
+
+    template <typename Tile>
+    __device__ void features(LinearFactors<Tile> to, const floatX *x, LinearPlace place) const {
+        float *largest = largest_at<Tile>(place), *squares = sums_at<Tile>(place);
+        sum_rows<Tile>(squares, shape.HS, [&](int row, int c) {
+            float number = to_float(x[row * Tile::X_STRIDE + c]);
+            return number * number;
+        });
+        find_largest<Tile>(x, place);
+        for (int row = threadIdx.x; row < Tile::ROWS; row += Tile::THREADS)
+            to.log_scale[row] = largest[row] - squares[row] * per_square / 2;
+        project_rows<Tile>(x, projection_of<Tile>(place), first_piece(place), end_piece(place),
+                           [&](int row, int m, float y, float) {
+                               int p = in_slice(place, m);
+                               if (p >= 0) to.set_inner(row, p, coefficient * expf(y - largest[row]));
+                           });
+    }
+
+    template <typename Tile>
+    __device__ void gradient(float *dx, LinearGradients<Tile> d, LinearFactors<Tile>, const floatX *x,
+                             LinearPlace place) const {
+        float *largest = largest_at<Tile>(place), *total = sums_at<Tile>(place), upper = 0, lower = 0;
+        const int *index = index_at<Tile>(place);
+        find_largest<Tile>(x, place);
+        project_gradient<Tile>(dx, x, projection_of<Tile>(place), first_piece(place), end_piece(place), NULL, NULL,
+                               [&](int row, int m, float y, float) {
+                                   int p = in_slice(place, m);
+                                   if (p < 0) return 0.0f;
+                                   float dy = d.inner_at(row, p) * coefficient * expf(y - largest[row]) +
+                                              (m == index[row] ? d.log_scale[row] : 0.0f);
+                                   if (row % 16 < 8)
+                                       upper += dy;
+                                   else
+                                       lower += dy;
+                                   return dy;
+                               });
+        for (int turn = 0; turn < Tile::PARTS; turn++) { // one part after the other: in a fixed order
+            for (int half = 0; half < 2; half++) {
+                float sum = quad_sum(half ? lower : upper);
+                float *at = total + row_tile_of_warp<Tile>() * 16 + sum_row(2 * half);
+                if (turn == part_of_warp<Tile>() && tile_lane() % 4 == 0) *at = (turn ? *at : 0.0f) + sum;
+            }
+            __syncthreads();
+        }
+        for_each_number<Tile>(shape.HS, [&](int row, int c) {
+            dx[row * Tile::DX_STRIDE + c] -= total[row] * per_square * to_float(x[row * Tile::X_STRIDE + c]);
+        });
+    }
+};
+
+// ---- packing
+
+struct FavorOmega {
+    const float *constants; // (NH, HS, M)
+    int HS, M;
+    float scale;
+    __device__ float operator()(int head, int m, int c) const {
+        return scale * constants[((size_t)head * HS + c) * M + m];
+    }
+};
+
+static size_t packed_size(const AttentionConfig *config) {
+    return (size_t)config->NH * projection_size(config->M, linear_width(config));
 }
-LINEAR_GPU_ATTENTION(favor, favor_map);
+
+static void pack(float *packed, const float *constants, const float *, const AttentionConfig *config,
+                 cudaStream_t stream) {
+    float scale = config->features == FEATURES_EXP ? 1 / sqrtf(sqrtf((float)config->HS)) : 1;
+    pack_projections(packed, FavorOmega{constants, config->HS, config->M, scale}, config->M, config, stream);
+}
+
+// ---- one of the two
+
+#define BY_FEATURES(name, config, ...)                                                                                 \
+    ((config)->features == FEATURES_EXP ? linear_##name<FavorExpMap>(__VA_ARGS__)                                      \
+                                        : linear_##name<FavorReluMap>(__VA_ARGS__))
+
+static size_t saved_size(const AttentionConfig *config) {
+    return BY_FEATURES(saved_size, config, config);
+}
+static size_t work_size(const AttentionConfig *config) {
+    return BY_FEATURES(work_size, config, config);
+}
+static size_t cache_size(const AttentionConfig *config) {
+    return BY_FEATURES(cache_size, config, config);
+}
+static void forward(floatX *out, float *saved, const floatX *qkv, const float *packed, const float *parameters,
+                    float *work, const AttentionConfig *config, cudaStream_t stream) {
+    BY_FEATURES(forward, config, out, saved, qkv, packed, parameters, work, config, stream);
+}
+static void backward(floatX *dqkv, float *dparameters, const floatX *dout, const floatX *qkv, const floatX *out,
+                     const float *saved, const float *packed, const float *parameters, float *work,
+                     const AttentionConfig *config, cudaStream_t stream) {
+    BY_FEATURES(backward, config, dqkv, dparameters, dout, qkv, out, saved, packed, parameters, work, config, stream);
+}
+static void step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *packed,
+                 const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream) {
+    BY_FEATURES(step, config, out, cache, pos, n, qkv, packed, parameters, work, config, stream);
+}
+static void decode(floatX *out, float *cache, const int *position, const floatX *qkv, const float *packed,
+                   const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream) {
+    BY_FEATURES(decode, config, out, cache, position, qkv, packed, parameters, work, config, stream);
+}
+
+extern "C" const Attention attention_favor;
+extern const AttentionGPU attention_gpu_favor;
+const AttentionGPU attention_gpu_favor = {
+    &attention_favor, saved_size, work_size,    cache_size, forward,
+    backward,         step,       linear_check, NULL,       linear_collect_floored_rows,
+    packed_size,      pack,       decode};

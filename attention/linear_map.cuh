@@ -227,7 +227,8 @@ __device__ static inline void project_piece(SumFragment (&y)[2], const floatX *x
     }
 }
 
-// Calls use(row, projection, y) for every row of the tile and every projection of the pieces [from, to).
+// Calls use(row, projection, y, neighbour) for every row of the tile and every projection of the pieces [from, to);
+// neighbour is the row's projection number `projection` ^ 1, which the same lane has.
 template <typename Tile, typename Use>
 __device__ static inline void project_rows(const floatX *x, LinearProjection omega, int from, int to, Use use) {
     for (int piece = from + part_of_warp<Tile>(); piece < to; piece += Tile::PARTS) {
@@ -236,7 +237,7 @@ __device__ static inline void project_rows(const floatX *x, LinearProjection ome
 #pragma unroll
         for (int i = 0; i < 8; i++)
             use(row_tile_of_warp<Tile>() * 16 + sum_row(i % 4), piece * 16 + i / 4 * 8 + sum_column(i % 4),
-                y[i / 4].x[i % 4]);
+                y[i / 4].x[i % 4], y[i / 4].x[i % 4 ^ 1]);
     }
 }
 
@@ -266,8 +267,8 @@ __device__ static inline void add_projection_gradient(float *d_omega, const floa
     }
 }
 
-// dx (ROWS, WIDTH) = dy omega, where slope(row, projection, y) turns the projections y of the pieces [from, to) into
-// their gradients dy; it is called for each once. With place.d_projections that of omega is added there, which takes
+// dx (ROWS, WIDTH) = dy omega, where slope(row, projection, y, neighbour) turns the projections y of the pieces
+// [from, to) into their gradients dy; it is called for each once, as by project_rows. With place.d_projections that of omega is added there, which takes
 // dy_scratch floats of scratch per row, at `scratch`. Ends with a barrier.
 template <typename Tile, typename Slope>
 __device__ static inline void project_gradient(float *dx, const floatX *x, LinearProjection omega, int from, int to,
@@ -280,12 +281,12 @@ __device__ static inline void project_gradient(float *dx, const floatX *x, Linea
         int piece = first + part;
         SumFragment y[2] = {};
         if (piece < to) {
-            project_piece<Tile>(y, x, omega, piece);
+            SumFragment projected[2];
+            project_piece<Tile>(projected, x, omega, piece);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float &number = y[i / 4].x[i % 4];
-                number = slope(row_tile * 16 + sum_row(i % 4), piece * 16 + i / 4 * 8 + sum_column(i % 4), number);
-            }
+            for (int i = 0; i < 8; i++)
+                y[i / 4].x[i % 4] = slope(row_tile * 16 + sum_row(i % 4), piece * 16 + i / 4 * 8 + sum_column(i % 4),
+                                          projected[i / 4].x[i % 4], projected[i / 4].x[i % 4 ^ 1]);
             LeftFragment<floatX> a;
             to_left(a, y[0], y[1]);
 #pragma unroll

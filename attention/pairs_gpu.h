@@ -1,7 +1,7 @@
-// The quadratic core of maps on the GPU: attention with the scores
+// The quadratic core of slay's exact polynomial on the GPU: attention with the scores
 //     <outer(q), outer(k)> <u_q, u_k>^2
-// of rows that have two parts, the features of a map and the vector u that the map leaves in x. The equivalent linear
-// attention would have a state of HS^2 / 2 columns for each feature.
+// of rows that have two parts, random features and the unit vector u (slay_exact.cu). The equivalent linear attention
+// would have a state of HS^2 / 2 columns for each feature.
 //
 // Rows of the features' width, thousands of numbers, do not fit into the shared memory of quadratic.cuh's tiles, and
 // neither do their gradients into registers. Here cuBLAS multiplies blocks of queries with all keys that they see, and
@@ -9,19 +9,25 @@
 #ifndef ATTENTION_PAIRS_GPU_H
 #define ATTENTION_PAIRS_GPU_H
 
-#include "linear_gpu.h"
+#include "attention_gpu.h"
 
-// The map has no inner features; its `gradient` finds in d->x what reaches u, and adds to it.
-size_t pairs_gpu_saved_size(const LinearMapGPU *map, const AttentionConfig *config);
-size_t pairs_gpu_work_size(const LinearMapGPU *map, const AttentionConfig *config);
-size_t pairs_gpu_cache_size(const LinearMapGPU *map, const AttentionConfig *config);
-void pairs_gpu_forward(const LinearMapGPU *map, floatX *out, float *saved, const floatX *qkv, const float *constants,
-                       const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream);
-void pairs_gpu_backward(const LinearMapGPU *map, floatX *dqkv, float *dparameters, const floatX *dout,
-                        const floatX *qkv, const floatX *out, const float *saved, const float *constants,
-                        const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream);
-void pairs_gpu_step(const LinearMapGPU *map, floatX *out, float *cache, int pos, int n, const floatX *qkv,
-                    const float *constants, const float *parameters, float *work, const AttentionConfig *config,
-                    cudaStream_t stream);
+// The functions of struct AttentionGPU; `packed` is slay_pack's.
+size_t pairs_gpu_saved_size(const AttentionConfig *config);
+size_t pairs_gpu_work_size(const AttentionConfig *config);
+size_t pairs_gpu_cache_size(const AttentionConfig *config);
+void pairs_gpu_forward(floatX *out, float *saved, const floatX *qkv, const float *packed, const float *parameters,
+                       float *work, const AttentionConfig *config, cudaStream_t stream);
+void pairs_gpu_backward(floatX *dqkv, float *dparameters, const floatX *dout, const floatX *qkv, const floatX *out,
+                        const float *saved, const float *packed, const float *parameters, float *work,
+                        const AttentionConfig *config, cudaStream_t stream);
+void pairs_gpu_step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *packed,
+                    const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream);
+void pairs_gpu_decode(floatX *out, float *cache, const int *position, const floatX *qkv, const float *packed,
+                      const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream);
+
+// Numbers of scratch that the heads and sequences of one group may take, unless a single one takes more: 256 MB. Tests
+// make it small, to have many groups.
+enum { PAIRS_GROUP_NUMBERS = 1 << 26 };
+extern size_t pairs_gpu_group_numbers;
 
 #endif

@@ -1,63 +1,84 @@
 // rff on the GPU: random Fourier features phi(x) = sqrt(2/M) cos(<omega_m, x> + b_m). See rff.c.
-#include "linear_gpu.h"
+#include "linear_passes.cuh"
 
-// omega (HS, M) of the first head at hand; each head has its own.
-static LinearOperand omega_of(const float *constants, LinearRowsGPU rows, const AttentionConfig *config,
-                              int transposed) {
-    size_t size = (size_t)config->HS * config->M;
-    LinearOperand omega = {constants + rows.first_head * size, config->M, size, transposed};
-    return omega;
-}
+constexpr float PI = 3.14159265358979f;
 
-// On entry the tape holds <omega_m, x>, then the slope, -sqrt(2/M) sin. bias (heads, M).
-__global__ static void rff_features_kernel(float *outer, float *tape, const float *bias, int M, size_t head_rows,
-                                           size_t rows) {
-    size_t row = linear_row();
-    if (row >= rows) return;
-    float coefficient = sqrtf(2 / (float)M);
-    for (int m = threadIdx.x; m < M; m += LINEAR_LANES) {
-        float sine, cosine;
-        sincosf(tape[row * M + m] + bias[row / head_rows * M + m], &sine, &cosine);
-        outer[row * M + m] = coefficient * cosine;
-        tape[row * M + m] = -coefficient * sine;
+// Projections and biases are packed in half turns, in which cosines of large angles need no more care than others.
+struct RffMap {
+    static constexpr bool IS_PRODUCT = false, OUTER_IS_FIXED = false, IS_SIGNED = true, LOG_SCALED = false;
+    static constexpr bool IS_NARROW = false;
+    LinearShape shape;
+    const float *packed, *bias; // (NH, M)
+    float coefficient;
+
+    static RffMap of(const AttentionConfig *config, const float *packed, const float *) {
+        RffMap map;
+        map.shape = {};
+        map.shape.HS = config->HS, map.shape.outers = 1, map.shape.inners = config->M;
+        map.packed = packed;
+        map.bias = packed + (size_t)config->NH * projection_size(config->M, linear_width(config));
+        map.coefficient = sqrtf(2 / (float)config->M);
+        return map;
     }
+
+    // The pieces that have the slice's projections.
+    __device__ static int first_piece(LinearPlace place) { return place.first_inner / 16; }
+    __device__ static int end_piece(LinearPlace place) { return (place.first_inner + place.inners + 15) / 16; }
+    __device__ static bool has(LinearPlace place, int m) {
+        return m >= place.first_inner && m < place.first_inner + place.inners;
+    }
+    template <typename Tile> __device__ LinearProjection projection_of(LinearPlace place) const {
+        return projection_at(packed, place.head, (shape.inners + 15) / 16, Tile::WIDTH);
+    }
+
+    template <typename Tile>
+    __device__ void features(LinearFactors<Tile> to, const floatX *x, LinearPlace place) const {
+        const float *b = bias + place.head * shape.inners;
+        project_rows<Tile>(x, projection_of<Tile>(place), first_piece(place), end_piece(place),
+                           [&](int row, int m, float y, float) {
+                               if (has(place, m))
+                                   to.set_inner(row, m - place.first_inner, coefficient * cospif(y + b[m]));
+                           });
+    }
+
+    template <typename Tile>
+    __device__ void gradient(float *dx, LinearGradients<Tile> d, LinearFactors<Tile>, const floatX *x,
+                             LinearPlace place) const {
+        const float *b = bias + place.head * shape.inners;
+        project_gradient<Tile>(dx, x, projection_of<Tile>(place), first_piece(place), end_piece(place), NULL, NULL,
+                               [&](int row, int m, float y, float) {
+                                   if (!has(place, m)) return 0.0f;
+                                   return d.inner_at(row, m - place.first_inner) * -coefficient * PI * sinpif(y + b[m]);
+                               });
+    }
+};
+
+// ---- packing
+
+struct RffOmega {
+    const float *constants; // (NH, HS, M)
+    int HS, M;
+    __device__ float operator()(int head, int m, int c) const {
+        return constants[((size_t)head * HS + c) * M + m] / PI;
+    }
+};
+
+__global__ static void pack_bias_kernel(float *packed, const float *bias, int count) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < count) packed[i] = bias[i] / PI;
 }
 
-__global__ static void rff_slope_kernel(float *d_outer, const float *slope, size_t n) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) d_outer[i] *= slope[i];
+static size_t packed_size(const AttentionConfig *config) {
+    return (size_t)config->NH * (projection_size(config->M, linear_width(config)) + config->M);
 }
 
-static void rff_features(const LinearFeaturesGPU *features, LinearRowsGPU rows, const float *packed,
-                         const float *constants, const AttentionConfig *config, cudaStream_t stream) {
-    (void)packed;
-    int M = config->M, HS = config->HS;
-    const float *bias = constants + (size_t)config->NH * HS * M + (size_t)rows.first_head * M;
-    size_t n = linear_row_count(rows);
-    linear_gpu_project(features->tape, M, features->x, HS, omega_of(constants, rows, config, 0), M, HS, rows, 1, 0,
-                       stream);
-    rff_features_kernel<<<linear_row_blocks(n), linear_row_threads(), 0, stream>>>(
-        features->outer, features->tape, bias, M, (size_t)rows.sequences * rows.length, n);
+static void pack(float *packed, const float *constants, const float *, const AttentionConfig *config,
+                 cudaStream_t stream) {
+    const int count = config->NH * config->M, threads = 256;
+    pack_projections(packed, RffOmega{constants, config->HS, config->M}, config->M, config, stream);
+    pack_bias_kernel<<<(count + threads - 1) / threads, threads, 0, stream>>>(
+        packed + (size_t)config->NH * projection_size(config->M, linear_width(config)),
+        constants + (size_t)count * config->HS, count);
     launch_check();
 }
-
-static void rff_gradient(const LinearFeaturesGPU *d, const LinearFeaturesGPU *features, LinearRowsGPU rows,
-                         const float *packed, const float *constants, const AttentionConfig *config,
-                         cudaStream_t stream) {
-    (void)packed;
-    size_t n = linear_row_count(rows) * config->M;
-    rff_slope_kernel<<<linear_blocks(n), LINEAR_THREADS, 0, stream>>>(d->outer, features->tape, n);
-    launch_check();
-    linear_gpu_project(d->x, config->HS, d->outer, config->M, omega_of(constants, rows, config, 1), config->HS,
-                       config->M, rows, 1, 0, stream);
-}
-
-static LinearMapGPU rff_map(const AttentionConfig *config) {
-    LinearMapGPU map = {};
-    map.outer = map.tape = config->M;
-    map.is_signed = 1;
-    map.features = rff_features;
-    map.gradient = rff_gradient;
-    return map;
-}
-LINEAR_GPU_ATTENTION(rff, rff_map);
+LINEAR_GPU_ATTENTION(rff, RffMap, packed_size, pack);
