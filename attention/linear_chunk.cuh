@@ -31,16 +31,17 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     int first, present; // rows of the chunk at hand
     bool fades;
     float log_decay, keep; // the state's factor from chunk to chunk
-    double d_log_decay[2];
+    double *warp_sums;     // (WARPS, 2)
     SumFragment state[Walk::BLOCKS][Walk::COLUMN_OCTETS];
     SumFragment results[Walk::OWN_OCTETS]; // this warp's octets of columns: part, part + PARTS, ...
     SumFragment d_phi[Walk::OWN_FEATURES]; // maps that are no product: this warp's octets of features
     SumFragment d_single;                  // products with one octet of inner features: its gradient
-    float flow[2];                         // <phi, d_phi> of this lane's rows, for a learned decay
+    float flow[2], near;                   // for a learned decay: <phi, d_phi> of this lane's rows, and of pairs
 
     __device__ Walker(const Map &map_, const WalkPass &pass_, char *shared) : map(map_), pass(pass_) {
         layout = shared_layout<Walk>(MODE, pass.slice, map.shape.scratch, Map::IS_PRODUCT);
         float *at = (float *)(shared + layout.numbers);
+#pragma unroll
         for (int side = 0; side < 2; side++) {
             x[side] = (floatX *)(shared + layout.x[side]);
             extended[side] = (Operand *)(shared + layout.extended[side]);
@@ -62,19 +63,23 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         fades = Map::LOG_SCALED || pass.decay.kind != DECAY_NONE;
         log_decay = fades ? log_decay_of(pass.decay, head) : 0.0f;
         keep = 1;
-        d_log_decay[0] = d_log_decay[1] = 0;
+        warp_sums = (double *)(shared + layout.sums);
     }
 
     // ---- rows from memory
 
     // Which part of qkv a side is: 0 q, 1 k. Keys have values as extended rows, queries the incoming gradient.
-    __device__ static constexpr int part_of(int side) { return (side == THE_OTHERS) != walks_backwards(MODE); }
+    __device__ static constexpr int part_of(int side) {
+        return (side == THE_OTHERS) != walks_backwards(MODE);
+    }
     // Row `first` of a tensor (B, T, parts, C)
     __device__ size_t row_at(int row, int part, int parts) const {
         size_t C = (size_t)pass.NH * pass.HS;
         return (((size_t)sequence * pass.T + row) * parts + part) * C + (size_t)head * pass.HS;
     }
-    __device__ size_t row_stride(int parts) const { return (size_t)parts * pass.NH * pass.HS; }
+    __device__ size_t row_stride(int parts) const {
+        return (size_t)parts * pass.NH * pass.HS;
+    }
 
     template <int COLUMNS> __device__ void begin(floatX *tile, const floatX *rows, size_t stride, int count) {
         if (stages_async<floatX>(pass.HS))
@@ -163,6 +168,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             factors[side].set_inner(i / spare, pass.slice.inners + i % spare, 0);
         if constexpr (Map::IS_PRODUCT) {
             int from = pass.slice.outers * ROWS, to = round_up_to(pass.slice.outers, 16) * ROWS;
+#pragma unroll
             for (int i = from + threadIdx.x; i < to; i += Tile::THREADS) factors[side].set_outer(i % ROWS, i / ROWS, 0);
         }
     }
@@ -307,17 +313,17 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     }
     // What reaches the features of the rows through a block of the state.
     __device__ void add_gradient_from_state(int block) {
-        int from = block * Walk::BLOCK_OCTETS;
+        int from = block * Walk::BLOCK_OCTETS, to = min(Walk::BLOCK_OCTETS, pass.slice.octets - from);
+        if constexpr (Map::IS_PRODUCT) {
+#pragma unroll 1
+            for (int octet = part_of_warp<Tile>(); octet < to; octet += Walk::PARTS)
+                contract(octet_gradient(octet), octet_place(from + octet, pass.slice));
+        } else {
 #pragma unroll
-        for (int i = 0; i < Walk::OWN_FEATURES; i++) {
-            int octet = part_of_warp<Tile>() + i * Walk::PARTS;
-            if (from + octet >= pass.slice.octets) continue;
-            SumFragment sums = octet_gradient(octet);
-            OctetPlace at = octet_place(from + octet, pass.slice);
-            if constexpr (Map::IS_PRODUCT)
-                contract(sums, at);
-            else
-                add_plainly(d_phi[i], sums, at);
+            for (int i = 0; i < Walk::OWN_FEATURES; i++) {
+                int octet = part_of_warp<Tile>() + i * Walk::PARTS;
+                if (octet < to) add_plainly(d_phi[i], octet_gradient(octet), octet_place(from + octet, pass.slice));
+            }
         }
     }
     __device__ void add_plainly(SumFragment &to, const SumFragment &sums, OctetPlace at) {
@@ -367,6 +373,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             RightPair<Operand> b;
             load_left(a, factors[THE_ROWS].inner + first_row() * stride + p, stride);
             load_right_transposed(b, factors[THE_OTHERS].inner + other * stride + p, stride);
+#pragma unroll
             for (int half = 0; half < 2; half++) multiply_add(inner[half], a, b.half[half]);
         }
         if constexpr (Map::IS_PRODUCT)
@@ -376,6 +383,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
                 load_left_transposed(a, factors[THE_ROWS].outer + e * Tile::OUTER_STRIDE + first_row(),
                                      Tile::OUTER_STRIDE);
                 load_right(b, factors[THE_OTHERS].outer + e * Tile::OUTER_STRIDE + other, Tile::OUTER_STRIDE);
+#pragma unroll
                 for (int half = 0; half < 2; half++) multiply_add(outer[half], a, b.half[half]);
             }
     }
@@ -394,6 +402,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             RightPair<Operand> b;
             load_left(a, extended[THE_ROWS] + first_row() * STRIDE + depth * 16, STRIDE);
             load_right_transposed(b, extended[THE_OTHERS] + other * STRIDE + depth * 16, STRIDE);
+#pragma unroll
             for (int half = 0; half < 2; half++) multiply_add(slope[half], a, b.half[half]);
         }
     }
@@ -412,8 +421,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             float &a = outer[i / 4].x[i % 4], &b = inner[i / 4].x[i % 4], score = Map::IS_PRODUCT ? a * b : b;
             if constexpr (has_gradient(MODE)) {
                 float d_score = is_seen ? slope[i / 4].x[i % 4] * factor : 0.0f;
-                if (MODE == QUERY_GRADIENT && pass.d_log_decay)
-                    d_log_decay[0] += is_seen ? (double)((row - column) * d_score * score) : 0;
+                if (MODE == QUERY_GRADIENT && pass.d_log_decay && is_seen && part_of_warp<Tile>() == 0)
+                    near += (float)(row - column) * d_score * score;
                 slope[i / 4].x[i % 4] = d_score * (Map::IS_PRODUCT ? a : 1.0f); // of <inner, inner>
                 a = d_score * b;                                                // of <outer, outer>
             }
@@ -429,6 +438,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 
     __device__ void add_pairs() {
         Left d_pairs[Tile::ROW_TILES][2];
+        flow[0] = flow[1] = near = 0;
         int own = row_tile_of_warp<Tile>();
 #pragma unroll
         for (int i = 0; i < Tile::ROW_TILES; i++)
@@ -457,7 +467,6 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     // The gradients begin with what comes of the pairs; copies of other parts with 0.
     __device__ void begin_gradients(const Left (&d_pairs)[Tile::ROW_TILES][2]) {
         int part = part_of_warp<Tile>();
-        flow[0] = flow[1] = 0;
         d_single = {};
         if constexpr (!Map::IS_PRODUCT) {
 #pragma unroll
@@ -506,6 +515,32 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         }
         for (int i = threadIdx.x; Map::LOG_SCALED && i < ROWS; i += Tile::THREADS)
             d.log_scale[i] = i < present ? pass.d_log_scale[(size_t)task * pass.T + first + i] : 0.0f;
+    }
+
+    // What the chunk gives to a learned decay, summed over the block in a fixed order. Ends with a barrier.
+    __device__ void share_decay() {
+        double sums[2] = {near, 0};
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = first_row() + sum_row(2 * half), distance = part_of(THE_ROWS) ? ROWS - 1 - row : row + 1;
+            sums[0] += (double)distance * flow[half], sums[1] += flow[half];
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            for (int offset = 16; offset; offset /= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], offset);
+            if (tile_lane() == 0) warp_sums[2 * linear_warp() + i] = sums[i];
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            int chunks = (pass.T + ROWS - 1) / ROWS;
+            DecayShare *to = pass.d_log_decay + (size_t)task * chunks + first / ROWS;
+            double *distances = part_of(THE_ROWS) ? &to->from_keys : &to->near;
+            double *total = part_of(THE_ROWS) ? &to->to_keys : &to->to_queries;
+            if (pass.is_first_slice) *distances = *total = 0;
+            for (int warp = 0; warp < Walk::WARPS; warp++)
+                *distances += warp_sums[2 * warp], *total += warp_sums[2 * warp + 1];
+        }
+        __syncthreads();
     }
 
     // ---- results to memory
@@ -579,6 +614,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         copies_commit();
         copies_wait<1>();
         __syncthreads();
+#pragma unroll
         for (int side = has_results(MODE) ? THE_ROWS : THE_OTHERS; side < 2; side++)
             finish_x(side), clear_padding(side);
         __syncthreads();
@@ -600,6 +636,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         if constexpr (MODE == KEY_GRADIENT) write_value_gradients();
         if constexpr (has_gradient(MODE)) {
             float *dx = (float *)extended[THE_ROWS];
+            if (pass.d_log_decay) share_decay();
             end_gradients();
             __syncthreads();
             map.template gradient<Tile>(dx, d, factors[THE_ROWS], x[THE_ROWS], place);
@@ -615,6 +652,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         __syncthreads();
         begin_x(THE_OTHERS, next);
         if constexpr (MODE == FORWARD) begin_x(THE_ROWS, next);
+#pragma unroll
         for (int i = 0; i < Walk::OWN_OCTETS; i++) results[i] = {};
         if constexpr (has_results(MODE)) add_pairs();
 #pragma unroll
@@ -643,6 +681,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             int step = walks_backwards(MODE) ? -ROWS : ROWS;
             first = from + chunk * ROWS, present = min(ROWS, to - first);
             if (i == 0) {
+#pragma unroll
                 for (int side = has_results(MODE) ? THE_ROWS : THE_OTHERS; side < 2; side++) begin_x(side, first);
                 copies_commit();
             }

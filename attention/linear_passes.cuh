@@ -100,20 +100,30 @@ typedef struct {
     float *partial, *partial_dx;                       // if there are several slices
     float *running_max, *shares, *dq_scale, *dk_scale; // (tasks, T) log_scaled maps
     float *d_projections;                              // (tasks * segments, projections, width) trained ones
+    float *projection_sums;                            // (NH, projections, width)
+    DecayShare *d_log_decay;                           // (tasks, chunks) a learned decay
+    float *faded;                                      // (tasks, T) the same, with log scales
 } LinearWork;
 
 template <typename Map, int WIDTH>
-static LinearWork lay_out_work(LinearArena *arena, const Map &map, const LinearPlan &plan, int T, bool is_backward) {
+static LinearWork lay_out_work(LinearArena *arena, const Map &map, const LinearPlan &plan, int T, bool is_backward,
+                               const AttentionConfig *config) {
     typedef LinearWalk<Map, WIDTH> Walk;
     size_t rows = (size_t)plan.tasks * T, scales = Map::LOG_SCALED ? rows : 0;
+    size_t projections = (size_t)map.shape.projections * WIDTH, chunks = (T + Walk::ROWS - 1) / Walk::ROWS;
+    bool learns_decay = config->decay == DECAY_LEARNED;
     LinearWork work = {};
     work.states = take(arena, (size_t)plan.tasks * plan.most_segments * plan.state_size);
     work.partial = take(arena, plan.count > 1 ? rows * Walk::COLUMNS : 0);
     work.running_max = take(arena, scales);
     if (!is_backward) return work;
-    work.partial_dx = take(arena, plan.count > 1 ? rows * WIDTH : 0);
+    work.partial_dx = plan.count > 1 ? take(arena, rows * WIDTH) : NULL;
     work.shares = take(arena, scales), work.dq_scale = take(arena, scales), work.dk_scale = take(arena, scales);
-    work.d_projections = take(arena, (size_t)plan.tasks * plan.segments * map.shape.projections * WIDTH);
+    work.d_projections = take(arena, plan.tasks * plan.segments * projections);
+    work.projection_sums = take(arena, config->NH * projections);
+    if (!learns_decay) return work;
+    work.d_log_decay = (DecayShare *)take(arena, plan.tasks * chunks * sizeof(DecayShare) / sizeof(float));
+    work.faded = Map::LOG_SCALED ? take(arena, rows) : NULL;
     return work;
 }
 
@@ -213,7 +223,7 @@ static void forward_width(floatX *out, float *saved, const floatX *qkv, const fl
     Map map = Map::of(config, packed, parameters);
     LinearPlan plan = make_plan<Map, WIDTH>(map, config->B, config->T, config);
     LinearArena arena = {scratch, 0};
-    LinearWork work = lay_out_work<Map, WIDTH>(&arena, map, plan, config->T, false);
+    LinearWork work = lay_out_work<Map, WIDTH>(&arena, map, plan, config->T, false, config);
     WalkPass pass = walk_pass<Map>(plan, config->T, qkv, parameters, config);
     pass.to = out, pass.denominators = saved;
     measure_keys<Map, WIDTH>(map, &pass, plan, saved ? saved + (size_t)plan.tasks * config->T : work.running_max,
@@ -245,10 +255,36 @@ static void share_scales(const WalkPass &pass, const LinearPlan &plan, const Lin
     if constexpr (Map::LOG_SCALED) {
         scale_shares_kernel<<<scale_blocks(rows * 32), SCALE_THREADS, 0, stream>>>(work.shares, pass, rows);
         launch_check();
-        scale_gradient_kernel<<<scale_blocks(rows * 32), SCALE_THREADS, 0, stream>>>(work.dq_scale, work.dk_scale, NULL,
-                                                                                     work.shares, pass, rows);
+        scale_gradient_kernel<<<scale_blocks(rows * 32), SCALE_THREADS, 0, stream>>>(
+            work.dq_scale, work.dk_scale, work.faded, work.shares, pass, rows);
         launch_check();
     }
+}
+
+// What a map does with the gradients of its projections: its `unpack`, for maps that train them.
+template <typename Map>
+static auto unpack_projections(const Map &map, float *dparameters, const float *sums, const AttentionConfig *config,
+                               cudaStream_t stream, int) -> decltype(map.unpack(dparameters, sums, config, stream)) {
+    map.unpack(dparameters, sums, config, stream);
+}
+template <typename Map>
+static void unpack_projections(const Map &, float *, const float *, const AttentionConfig *, cudaStream_t, long) {}
+
+// What the walks have gathered for the layer's parameters.
+template <typename Map, int WIDTH>
+static void add_parameter_gradients(float *dparameters, const Map &map, const WalkPass &pass, const LinearWork &work,
+                                    const AttentionConfig *config, cudaStream_t stream) {
+    size_t size = (size_t)map.shape.projections * WIDTH;
+    if (work.d_log_decay) {
+        decay_gradient_kernel<<<(unsigned)config->NH, SCALE_THREADS, 0, stream>>>(
+            dparameters, work.d_log_decay, work.faded, config->B, LinearWalk<Map, WIDTH>::ROWS, pass);
+        launch_check();
+    }
+    if (!size) return;
+    sum_projections_kernel<<<scale_blocks(config->NH * size), SCALE_THREADS, 0, stream>>>(
+        work.projection_sums, work.d_projections, size, config->B, pass);
+    launch_check();
+    unpack_projections(map, dparameters, work.projection_sums, config, stream, 0);
 }
 
 template <typename Map, int WIDTH>
@@ -258,15 +294,19 @@ static void backward_width(floatX *dqkv, float *dparameters, const floatX *dout,
     Map map = Map::of(config, packed, parameters);
     LinearPlan plan = make_plan<Map, WIDTH>(map, config->B, config->T, config);
     LinearArena arena = {scratch, 0};
-    LinearWork work = lay_out_work<Map, WIDTH>(&arena, map, plan, config->T, true);
+    LinearWork work = lay_out_work<Map, WIDTH>(&arena, map, plan, config->T, true, config);
     WalkPass pass = walk_pass<Map>(plan, config->T, qkv, parameters, config);
+    size_t gathered = (size_t)plan.tasks * plan.segments * map.shape.projections * WIDTH;
     pass.dout = dout, pass.out = out, pass.to = dqkv, pass.denominators = (float *)saved;
     pass.partial = work.partial, pass.partial_dx = work.partial_dx;
+    pass.d_projections = gathered ? work.d_projections : NULL;
+    pass.d_log_decay = work.d_log_decay;
     if (Map::LOG_SCALED) pass.running_max = saved + (size_t)plan.tasks * config->T;
-    (void)dparameters;
+    if (gathered) cuda_check(cudaMemsetAsync(work.d_projections, 0, gathered * sizeof(float), stream));
     share_scales<Map>(pass, plan, work, stream);
     backward_side<Map, WIDTH, SUM_KEYS, QUERY_GRADIENT>(map, pass, plan, work, work.dq_scale, stream);
     backward_side<Map, WIDTH, SUM_QUERIES, KEY_GRADIENT>(map, pass, plan, work, work.dk_scale, stream);
+    add_parameter_gradients<Map, WIDTH>(dparameters, map, pass, work, config, stream);
 }
 
 // ---- decoding
@@ -298,7 +338,7 @@ static void step_tiles(const Map &map, floatX *out, const DecodeCache &cache, in
                        const float *parameters, float *scratch, const AttentionConfig *config, cudaStream_t stream) {
     LinearPlan plan = make_plan<Map, WIDTH>(map, 1, n, config);
     LinearArena arena = {scratch, 0};
-    LinearWork work = lay_out_work<Map, WIDTH>(&arena, map, plan, n, false);
+    LinearWork work = lay_out_work<Map, WIDTH>(&arena, map, plan, n, false, config);
     WalkPass pass = walk_pass<Map>(plan, n, qkv, parameters, config);
     pass.to = out, pass.position = pos;
     pass.max_before = Map::LOG_SCALED && pos ? cache.scales : NULL;
@@ -383,7 +423,7 @@ template <typename Map, int WIDTH> static size_t work_size_width(const Attention
     for (int is_backward = 0; is_backward < 2; is_backward++) { // a prefill has more segments than a batch may have
         LinearArena arena = {NULL, 0};
         LinearPlan plan = make_plan<Map, WIDTH>(map, is_backward ? config->B : 1, config->T, config);
-        lay_out_work<Map, WIDTH>(&arena, map, plan, config->T, is_backward);
+        lay_out_work<Map, WIDTH>(&arena, map, plan, config->T, is_backward, config);
         if (arena.used > largest) largest = arena.used;
     }
     return largest;

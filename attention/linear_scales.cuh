@@ -105,6 +105,48 @@ __global__ static void keep_scale_kernel(float *kept, WalkPass pass) {
     if (head < pass.NH) kept[head] = pass.running_max[(size_t)head * pass.T + pass.T - 1];
 }
 
+// ---- learned decays
+
+// dparameters (NH) += what the chunks of all sequences give, and `faded` (B * NH, T), unless it is NULL. A block has
+// one head, and each of its threads one sequence after the other; the rows of the chunks between a query's and a key's
+// are counted chunk by chunk: what passes over one comes of later queries, but not of keys that are not before it.
+__global__ static void decay_gradient_kernel(float *dparameters, const DecayShare *shares, const float *faded, int B,
+                                             int rows, WalkPass pass) {
+    __shared__ double sums[SCALE_THREADS];
+    int head = (int)blockIdx.x, chunks = (pass.T + rows - 1) / rows;
+    double sum = 0;
+    for (int sequence = (int)threadIdx.x; sequence < B; sequence += SCALE_THREADS) {
+        size_t task = (size_t)sequence * pass.NH + head;
+        double passing = 0;
+        for (int chunk = chunks - 1; chunk >= 0; chunk--) {
+            DecayShare share = shares[task * chunks + chunk];
+            sum += share.near + share.from_keys + rows * (passing - share.to_keys);
+            passing += share.to_queries - share.to_keys;
+        }
+        for (int t = 0; faded && t < pass.T; t++) sum += faded[task * pass.T + t];
+    }
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (int i = 1; i < SCALE_THREADS; i++) sum += sums[i];
+    dparameters[head] += (float)(sum / (1 + exp((double)pass.decay.parameters[head])));
+}
+
+// ---- trained projections
+
+// sums (NH, size) of what the blocks of all sequences and segments have gathered, (B, NH, segments, size). A thread per
+// number.
+__global__ static void sum_projections_kernel(float *sums, const float *d_projections, size_t size, int B,
+                                              WalkPass pass) {
+    size_t i = (size_t)blockIdx.x * SCALE_THREADS + threadIdx.x, head = i / size;
+    if (head >= (size_t)pass.NH) return;
+    float sum = 0;
+    for (int sequence = 0; sequence < B; sequence++)
+        for (int segment = 0; segment < pass.segments; segment++)
+            sum += d_projections[(((size_t)sequence * pass.NH + head) * pass.segments + segment) * size + i % size];
+    sums[i] = sum;
+}
+
 // ---- the scan over segments
 
 // What is left of a state after the rows [from, to) of a task.

@@ -73,7 +73,7 @@ __host__ __device__ static inline int slice_inners16(LinearSlice slice) {
 
 typedef struct {                                  // offsets in bytes
     size_t x[2], extended[2], outer[2], inner[2]; // of the rows and of the others
-    size_t state, d_outer, d_inner, numbers, scratch, total;
+    size_t state, d_outer, d_inner, numbers, sums, scratch, total;
     int inner_stride, d_inner_stride, d_outer_copies;
 } SharedLayout;
 
@@ -122,6 +122,7 @@ __host__ __device__ static inline SharedLayout shared_layout(WalkMode mode, Line
         if (*total < layout.state + d_inner_bytes) *total = layout.state + d_inner_bytes;
     }
     layout.numbers = take_shared(total, sizeof(float) * ROW_NUMBERS * Walk::ROWS);
+    layout.sums = take_shared(total, has_gradient(mode) ? sizeof(double) * 2 * Walk::WARPS : 0);
     layout.scratch = take_shared(total, sizeof(float) * (size_t)scratch * Walk::ROWS);
     return layout;
 }
@@ -133,6 +134,15 @@ typedef struct {  // how much less a key counts with every row that it is furthe
     float shortest, longest;
     const float *parameters; // (NH) of a learned decay
 } LinearDecay;
+
+// What a chunk gives to the gradient of a learned decay's logarithm, the sum over all pairs of distance * score * its
+// gradient. The distance of a query in one chunk and a key in another is that from the query to the beginning of its
+// chunk, plus the rows of the chunks in between, plus that from the key to the end of its chunk.
+typedef struct {
+    double near;                // pairs within the chunk, and of other chunks' keys with its queries the first part
+    double from_keys;           // ... of its keys with other chunks' queries the last part
+    double to_queries, to_keys; // score * gradient of its queries with earlier chunks; of its keys with later ones
+} DecayShare;
 
 typedef struct {
     int T, NH, HS; // rows of a sequence
@@ -150,7 +160,7 @@ typedef struct {
     const float *max_before;        // (NH) before row 0, NULL: nothing came before
     const float *d_log_scale;       // (B * NH, T) of the rows
     float *d_projections;           // (B * NH * segments, projections, WIDTH)
-    double *d_log_decay;            // (B * NH * segments, chunks of a segment, 3) see linear_scales.cuh
+    DecayShare *d_log_decay;        // (B * NH, chunks of a sequence) of a learned decay, else NULL
     LinearDecay decay;
     DenominatorRule rule;
 } WalkPass;
