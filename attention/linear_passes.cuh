@@ -261,14 +261,14 @@ static void share_scales(const WalkPass &pass, const LinearPlan &plan, const Lin
     }
 }
 
-// What a map does with the gradients of its projections: Map::unpack, for maps that train them.
+// What a map does with the gradients of its projections: its `unpack`, for maps that train them.
 template <typename Map>
-static auto unpack_projections(float *dparameters, const float *sums, const AttentionConfig *config,
-                               cudaStream_t stream, int) -> decltype(Map::unpack(dparameters, sums, config, stream)) {
-    Map::unpack(dparameters, sums, config, stream);
+static auto unpack_projections(const Map &map, float *dparameters, const float *sums, const AttentionConfig *config,
+                               cudaStream_t stream, int) -> decltype(map.unpack(dparameters, sums, config, stream)) {
+    map.unpack(dparameters, sums, config, stream);
 }
 template <typename Map>
-static void unpack_projections(float *, const float *, const AttentionConfig *, cudaStream_t, long) {}
+static void unpack_projections(const Map &, float *, const float *, const AttentionConfig *, cudaStream_t, long) {}
 
 // What the walks have gathered for the layer's parameters.
 template <typename Map, int WIDTH>
@@ -284,7 +284,7 @@ static void add_parameter_gradients(float *dparameters, const Map &map, const Wa
     sum_projections_kernel<<<scale_blocks(config->NH * size), SCALE_THREADS, 0, stream>>>(
         work.projection_sums, work.d_projections, size, config->B, pass);
     launch_check();
-    unpack_projections<Map>(dparameters, work.projection_sums, config, stream, 0);
+    unpack_projections(map, dparameters, work.projection_sums, config, stream, 0);
 }
 
 template <typename Map, int WIDTH>
