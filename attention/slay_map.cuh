@@ -47,6 +47,15 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
                              : dy_scratch<LinearTile<128, Operand, IS_NARROW>>;
     }
 
+    // Adds the sums over all rows of the projections' gradients, sums (NH, shape.projections, width), to the
+    // parameters'.
+    void unpack(float *dparameters, const float *sums, const AttentionConfig *config, cudaStream_t stream) const {
+        int width = linear_width(config);
+        SlayProjectionGradients d = {sums, (size_t)shape.projections * width, width, 0, config->NH};
+        slay_add_omega_gradient(dparameters, d, packed.projections, config, stream);
+        slay_add_anchor_gradient(dparameters, d, config, stream);
+    }
+
     // ---- what is where
 
     // The length's inverse for every row of the tile; then the mixed projections.

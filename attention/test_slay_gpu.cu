@@ -1,5 +1,7 @@
-// SLAY's map on the GPU, a tile of rows at a time, against its C twin: the features of every variant and their gradients,
-// whole and in slices, at head sizes that fill no tile; vectors without a length, huge ones and NaN.
+// SLAY on the GPU against its C twin. Its map, a tile of rows at a time: the features of every variant and their gradients,
+// whole and in slices, at head sizes that fill no tile; vectors without a length, huge ones and NaN. The whole attention:
+// every variant with its trained tensors and its decay, forward, backward and decoding.
+#include "pairs_gpu.h"
 #include "slay_map.cuh"
 
 extern "C" {
@@ -326,10 +328,209 @@ static void nan_stays_in_its_row(void) {
     }
 }
 
+// ---- the whole attention
+
+#ifdef PRECISION_BF16
+static const double out_bound = 5e-3, dqkv_bound = 4e-2;
+#else
+static const double out_bound = 1e-5, dqkv_bound = 2e-5;
+#endif
+
+struct Layer {
+    const Variant *variant;
+    AttentionConfig config;
+    const Attention *cpu;
+    const AttentionGPU *gpu;
+    std::vector<float> constants, parameters, qkv, dout, out, dqkv, dparameters, saved; // the C twin's
+    size_t numbers;                                                                     // of out
+};
+
+// The first row is a query and a key without a length.
+static Layer make_layer(const Variant *variant, int B, int T, int heads, int HS) {
+    Layer layer = {};
+    layer.variant = variant;
+    layer.cpu = attention_find("slay"), layer.gpu = attention_gpu_find("slay");
+    layer.config.B = B, layer.config.T = layer.config.max_T = T, layer.config.NH = heads, layer.config.C = heads * HS;
+    layer.config.seed = 5;
+    variant_configure(&layer.config, variant);
+    layer.numbers = (size_t)B * T * layer.config.C;
+    layer.constants.resize(attention_constant_count(layer.cpu, &layer.config));
+    layer.parameters.resize(attention_parameter_count(layer.cpu, &layer.config));
+    layer.dparameters.assign(layer.parameters.size(), 0.25f); // gradients are added to what is there
+    attention_draw(layer.cpu, layer.constants.data(), layer.parameters.data(), 0, &layer.config);
+    layer.qkv = normal_numbers(3 * layer.numbers, 4), layer.dout = normal_numbers(layer.numbers, 5);
+    std::fill(layer.qkv.begin(), layer.qkv.begin() + 2 * layer.config.C, 0.0f);
+    layer.out.resize(layer.numbers), layer.dqkv.resize(3 * layer.numbers);
+    layer.saved.resize(layer.cpu->saved_size(&layer.config));
+    return layer;
+}
+
+// Where digits cancel in a row's sum, which is then small, its output is noise: of signed scores, and of the exact
+// square of a dot product. The C twin's quadratic core has kept the inverse of what it divides by.
+static bool is_noise(const Layer &layer, size_t task, size_t t) {
+    size_t T = (size_t)layer.config.T;
+    bool is_exact = layer.config.poly == POLY_EXACT;
+    double most = 0, share = layer.variant->is_signed ? 0.2 : is_exact ? 1e-4 : 0;
+    auto sum_of = [&](size_t row) {
+        return fabs(is_exact ? 1 / layer.saved[2 * task * T + T + row] : layer.saved[task * T + row]);
+    };
+    for (size_t row = 0; row < T; row++) most = fmax(most, sum_of(row));
+    return share > 0 && !(sum_of(t) >= share * most);
+}
+
+static void leave_noise_out(const Layer &layer, std::vector<float> *numbers) {
+    size_t HS = (size_t)layer.config.HS, NH_ = (size_t)layer.config.NH, T = (size_t)layer.config.T;
+    for (size_t i = 0; i < layer.numbers / HS; i++)
+        if (is_noise(layer, i / NH_ / T * NH_ + i % NH_, i / NH_ % T))
+            std::fill(numbers->begin() + i * HS, numbers->begin() + (i + 1) * HS, 0.0f);
+}
+
+static void run_layer_on_cpu(Layer *layer) {
+    std::vector<float> work(layer->cpu->work_size(&layer->config));
+    layer->cpu->forward(layer->out.data(), layer->saved.data(), layer->qkv.data(), layer->constants.data(),
+                        layer->parameters.data(), work.data(), &layer->config);
+    leave_noise_out(*layer, &layer->dout);
+    layer->cpu->backward(layer->dqkv.data(), layer->dparameters.data(), layer->dout.data(), layer->qkv.data(),
+                         layer->out.data(), layer->saved.data(), layer->constants.data(), layer->parameters.data(),
+                         work.data(), &layer->config);
+}
+
+struct DeviceLayer {
+    floatX *qkv, *dout, *out, *dqkv;
+    float *parameters, *dparameters, *packed, *saved, *work, *cache;
+    int *position;
+};
+
+static DeviceLayer send_layer(const Layer &layer) {
+    const AttentionConfig *config = &layer.config;
+    auto buffer = [](size_t count) { return sent<float>(std::vector<float>(count, NAN), (int)count); };
+    DeviceLayer at = {};
+    at.qkv = sent<floatX>(layer.qkv, (int)(3 * layer.numbers)), at.dout = sent<floatX>(layer.dout, (int)layer.numbers);
+    at.out = sent<floatX>(layer.out, (int)layer.numbers), at.dqkv = sent<floatX>(layer.dqkv, (int)(3 * layer.numbers));
+    at.parameters = sent<float>(layer.parameters, (int)layer.parameters.size());
+    at.dparameters = sent<float>(std::vector<float>(layer.parameters.size(), 0.25f), (int)layer.parameters.size());
+    at.packed = buffer(layer.gpu->packed_size(config)), at.saved = buffer(layer.gpu->saved_size(config));
+    at.work = buffer(layer.gpu->work_size(config)), at.cache = buffer(layer.gpu->cache_size(config));
+    cuda_check(cudaMalloc((void **)&at.position, sizeof(int)));
+    float *constants = sent<float>(layer.constants, (int)layer.constants.size());
+    layer.gpu->pack(at.packed, constants, at.parameters, config, 0);
+    cuda_check(cudaDeviceSynchronize());
+    cuda_check(cudaFree(constants));
+    return at;
+}
+
+static void free_layer(DeviceLayer at) {
+    for (void *device : {(void *)at.qkv, (void *)at.dout, (void *)at.out, (void *)at.dqkv, (void *)at.parameters,
+                         (void *)at.dparameters, (void *)at.packed, (void *)at.saved, (void *)at.work, (void *)at.cache,
+                         (void *)at.position})
+        cuda_check(cudaFree(device));
+}
+
+static std::vector<float> fetch_numbers(const floatX *device, size_t count) {
+    std::vector<floatX> numbers(count);
+    cuda_check(cudaMemcpy(numbers.data(), device, count * sizeof(floatX), cudaMemcpyDeviceToHost));
+    std::vector<float> floats(count);
+    for (size_t i = 0; i < count; i++) floats[i] = to_float(numbers[i]);
+    return floats;
+}
+
+static void check_within(const Layer &layer, const char *what, const std::vector<float> &found,
+                         const std::vector<float> &expected, double bound) {
+    double error = worst(found, expected, expected.size());
+    CHECK(error <= bound && "within its bound");
+    if (!(error <= bound))
+        printf("    %s: %s is %.2g off, %.2g allowed (T %d, HS %d)\n", layer.variant->label, what, error, bound,
+               layer.config.T, layer.config.HS);
+}
+
+static void check_out(const Layer &layer, const char *what, const floatX *out) {
+    std::vector<float> found = fetch_numbers(out, layer.numbers), expected = layer.out;
+    leave_noise_out(layer, &found), leave_noise_out(layer, &expected);
+    check_within(layer, what, found, expected, out_bound);
+}
+
+static void check_passes(const Layer &layer, DeviceLayer at) {
+    layer.gpu->forward(at.out, at.saved, at.qkv, at.packed, at.parameters, at.work, &layer.config, 0);
+    cuda_check(cudaDeviceSynchronize());
+    check_out(layer, "out", at.out);
+    layer.gpu->backward(at.dqkv, at.dparameters, at.dout, at.qkv, at.out, at.saved, at.packed, at.parameters, at.work,
+                        &layer.config, 0);
+    cuda_check(cudaDeviceSynchronize());
+    check_within(layer, "dqkv", fetch_numbers(at.dqkv, 3 * layer.numbers), layer.dqkv, dqkv_bound);
+    std::vector<float> dparameters(layer.parameters.size());
+    cuda_check(
+        cudaMemcpy(dparameters.data(), at.dparameters, dparameters.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    check_within(layer, "dparameters", dparameters, layer.dparameters, dqkv_bound);
+}
+
+// Some positions at once, then one at a time: the first of these by `step`, the others by `decode`.
+static void check_decoding(const Layer &layer, DeviceLayer at, int prefill) {
+    size_t C = (size_t)layer.config.C;
+    layer.gpu->step(at.out, at.cache, 0, prefill, at.qkv, at.packed, at.parameters, at.work, &layer.config, 0);
+    layer.gpu->step(at.out + prefill * C, at.cache, prefill, 1, at.qkv + prefill * 3 * C, at.packed, at.parameters,
+                    at.work, &layer.config, 0);
+    for (int pos = prefill + 1; pos < layer.config.T; pos++) {
+        cuda_check(cudaMemcpy(at.position, &pos, sizeof pos, cudaMemcpyHostToDevice));
+        layer.gpu->decode(at.out + pos * C, at.cache, at.position, at.qkv + pos * 3 * C, at.packed, at.parameters,
+                          at.work, &layer.config, 0);
+    }
+    cuda_check(cudaDeviceSynchronize());
+    check_out(layer, "decoding", at.out);
+}
+
+static void check_layer(const Variant &variant, int B, int T, int heads, int HS, int prefill) {
+    Layer layer = make_layer(&variant, B, T, heads, HS);
+    run_layer_on_cpu(&layer);
+    DeviceLayer at = send_layer(layer);
+    check_passes(layer, at);
+    if (prefill) check_decoding(layer, at, prefill);
+    free_layer(at);
+}
+
+static bool is_slay(const Variant &variant) {
+    return !strcmp(variant.name, "slay");
+}
+
+static void passes_of_narrow_heads(void) {
+    for (const Variant &variant : linear_variants)
+        if (is_slay(variant)) check_layer(variant, 2, 70, 2, 8, 0), check_layer(variant, 1, 17, 3, 24, 0);
+}
+
+static void passes_of_common_heads(void) {
+    for (const Variant &variant : linear_variants)
+        if (is_slay(variant)) check_layer(variant, 1, 131, 1, 40, 0), check_layer(variant, 1, 66, 1, 64, 0);
+}
+
+static void passes_of_wide_heads(void) {
+    for (const Variant &variant : linear_variants)
+        if (is_slay(variant)) check_layer(variant, 1, 67, 1, 128, 0);
+}
+
+static void decoding(void) {
+    for (const Variant &variant : linear_variants)
+        if (is_slay(variant)) check_layer(variant, 1, 70, 2, 16, 62), check_layer(variant, 1, 9, 1, 64, 1);
+}
+
+// Groups of one head of one sequence: the exact polynomial's own way to bound its memory.
+static void little_scratch(void) {
+    pairs_gpu_group_numbers = 1;
+    for (const Variant &variant : linear_variants)
+        if (is_slay(variant) && strstr(variant.options, "exact")) {
+            check_layer(variant, 2, 40, 2, 12, 0), check_layer(variant, 1, 40, 3, 12, 20);
+            check_layer(variant, 1, 7, 1, 1100, 3);
+        }
+    pairs_gpu_group_numbers = PAIRS_GROUP_NUMBERS;
+}
+
 int main(void) {
     RUN(features_and_gradients);
     RUN(slices_add_up);
     RUN(lengths);
     RUN(nan_stays_in_its_row);
+    RUN(passes_of_narrow_heads);
+    RUN(passes_of_common_heads);
+    RUN(passes_of_wide_heads);
+    RUN(decoding);
+    RUN(little_scratch);
     return test_summary();
 }
