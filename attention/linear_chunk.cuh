@@ -26,12 +26,12 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     LinearFactors<Tile> factors[2];
     LinearGradients<Tile> d;
     Numbers numbers;
-    LinearPlace place;
+    float *scratch;
     int task, segment, head, sequence;
     int first, present; // rows of the chunk at hand
     bool fades;
     float log_decay, keep; // the state's factor from chunk to chunk
-    double *warp_sums;     // (WARPS, 2)
+    double *warp_sums;     // (WARPS, 2) in place of a chunk's numbers, when they have done their work
     SumFragment state[Walk::BLOCKS][Walk::COLUMN_OCTETS];
     SumFragment results[Walk::OWN_OCTETS]; // this warp's octets of columns: part, part + PARTS, ...
     SumFragment d_phi[Walk::OWN_FEATURES]; // maps that are no product: this warp's octets of features
@@ -54,16 +54,11 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         numbers = {at, at + ROWS, at + 2 * ROWS, {at + 3 * ROWS, at + 4 * ROWS}};
         task = (int)blockIdx.x / pass.segments, segment = (int)blockIdx.x % pass.segments;
         head = task % pass.NH, sequence = task / pass.NH;
-        place.head = head;
-        place.first_outer = pass.slice.first_outer, place.outers = pass.slice.outers;
-        place.first_inner = pass.slice.first_inner, place.inners = pass.slice.inners;
-        place.scratch = (float *)(shared + layout.scratch);
-        place.d_projections =
-            pass.d_projections ? pass.d_projections + (size_t)blockIdx.x * map.shape.projections * WIDTH : NULL;
+        scratch = (float *)(shared + layout.scratch);
         fades = Map::LOG_SCALED || pass.decay.kind != DECAY_NONE;
         log_decay = fades ? log_decay_of(pass.decay, head) : 0.0f;
         keep = 1;
-        warp_sums = (double *)(shared + layout.sums);
+        warp_sums = (double *)at;
     }
 
     // ---- rows from memory
@@ -197,10 +192,21 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         keep = scale_factor(before - end);
     }
 
-    __device__ void make_features(int side) {
+    // Put together when it is wanted: registers are short.
+    __device__ LinearPlace place() const {
+        LinearPlace place;
+        place.head = head;
         place.position = pass.position + first;
         place.present = present;
-        map.template features<Tile>(factors[side], x[side], place);
+        place.first_outer = pass.slice.first_outer, place.outers = pass.slice.outers;
+        place.first_inner = pass.slice.first_inner, place.inners = pass.slice.inners;
+        place.scratch = scratch;
+        place.d_projections =
+            pass.d_projections ? pass.d_projections + (size_t)blockIdx.x * map.shape.projections * WIDTH : NULL;
+        return place;
+    }
+    __device__ void make_features(int side) {
+        map.template features<Tile>(factors[side], x[side], place());
     }
 
     // ---- the state
@@ -639,7 +645,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             if (pass.d_log_decay) share_decay();
             end_gradients();
             __syncthreads();
-            map.template gradient<Tile>(dx, d, factors[THE_ROWS], x[THE_ROWS], place);
+            map.template gradient<Tile>(dx, d, factors[THE_ROWS], x[THE_ROWS], place());
             __syncthreads();
             write_input_gradients(dx);
             __syncthreads();

@@ -1,4 +1,4 @@
-// What a mechanism gives to the linear core on the GPU: a map, a C++ type that the kernels of linear_kernels.cuh are
+// What a mechanism gives to the linear core on the GPU: a map, a C++ type that the kernels of linear_chunk.cuh are
 // compiled for. Its features exist for one chunk of rows at a time, in shared memory, and nowhere else.
 //
 //     struct SomeMap {

@@ -73,7 +73,7 @@ __host__ __device__ static inline int slice_inners16(LinearSlice slice) {
 
 typedef struct {                                  // offsets in bytes
     size_t x[2], extended[2], outer[2], inner[2]; // of the rows and of the others
-    size_t state, d_outer, d_inner, numbers, sums, scratch, total;
+    size_t state, d_outer, d_inner, numbers, scratch, total;
     int inner_stride, d_inner_stride, d_outer_copies;
 } SharedLayout;
 
@@ -122,7 +122,6 @@ __host__ __device__ static inline SharedLayout shared_layout(WalkMode mode, Line
         if (*total < layout.state + d_inner_bytes) *total = layout.state + d_inner_bytes;
     }
     layout.numbers = take_shared(total, sizeof(float) * ROW_NUMBERS * Walk::ROWS);
-    layout.sums = take_shared(total, has_gradient(mode) ? sizeof(double) * 2 * Walk::WARPS : 0);
     layout.scratch = take_shared(total, sizeof(float) * (size_t)scratch * Walk::ROWS);
     return layout;
 }
@@ -196,7 +195,10 @@ __device__ static inline uint32_t two_of(const __nv_bfloat16 *at) {
     return *(const uint32_t *)at;
 }
 __device__ static inline uint32_t same_two(__nv_bfloat16 x) {
-    return pack_bf16(to_float(x), to_float(x));
+    __nv_bfloat162 both = __bfloat162bfloat162(x);
+    uint32_t bits;
+    memcpy(&bits, &both, sizeof bits);
+    return bits;
 }
 
 // Rows of two factors multiplied, four neighbours of a lane: a half of a left operand for one octet of phi.

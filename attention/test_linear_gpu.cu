@@ -1,6 +1,7 @@
 // The linear attentions on the GPU against their C twins: every mechanism and variant, forward, backward and decoding,
 // at sizes that fill no tile, with many chunks and many segments; causality, repeatability, extremes and memory.
-#include "linear_gpu.h"
+#include "linear_denominators.cuh"
+#include "pairs_gpu.h"
 
 extern "C" {
 #include "core/base/memory.h"
@@ -29,19 +30,9 @@ static const Bounds twin_bounds = {1e-5, 1e-5, 1e-5}, fixture_bounds = twin_boun
 
 // ---- every mechanism and variant
 
-// What only the CPU has.
-static bool is_left_out(const Variant *variant) {
-    bool is_ported = !strcmp(variant->name, "elu") || !strcmp(variant->name, "uniform") || !strcmp(variant->name, "cosformer");
-    for (const char *option : {"--fusion flat", "--learn", "--decay"})
-        if (strstr(variant->options, option)) return !is_ported;
-    return false;
-}
-
 // Those of the C twins, and two whose denominators are at their floor.
 static const std::vector<Variant> all_variants() {
-    std::vector<Variant> all;
-    for (const Variant &variant : linear_variants)
-        if (!is_left_out(&variant)) all.push_back(variant);
+    std::vector<Variant> all(linear_variants, linear_variants + LINEAR_VARIANTS);
     all.push_back({"elu, all sums floored", "elu", 0, "--denominator clamp", 1e6f, 0});
     all.push_back({"slay maclaurin, negative sums floored", "slay", 0, "--R 2 --M 8 --P 1 --poly maclaurin", 1e6f, 0});
     return all;
@@ -51,8 +42,8 @@ static const int VARIANTS = (int)variants.size();
 
 typedef struct {
     int B, T, NH, HS;
-    int chunk;      // 0: chosen by the core
-    size_t numbers; // scratch of a segment; 0: the default
+    int chunk;      // rows of a segment; 0: chosen by the core
+    size_t numbers; // scratch of the exact polynomial's groups of heads; 0: the default
 } Shape;
 
 // ---- buffers
@@ -168,7 +159,7 @@ static Case make_case_of(const Variant *variant, const AttentionConfig *config) 
 }
 
 static Case make_case(const Variant *variant, Shape shape) {
-    linear_gpu_segment_numbers = shape.numbers ? shape.numbers : (size_t)LINEAR_SEGMENT_NUMBERS;
+    pairs_gpu_group_numbers = shape.numbers ? shape.numbers : (size_t)PAIRS_GROUP_NUMBERS;
     AttentionConfig config = configuration(variant, shape);
     return make_case_of(variant, &config);
 }
@@ -292,6 +283,8 @@ static void check_gradients(const Case *c, const Bounds *bounds) {
     if (!c->parameter_count) return;
     float *dparameters = from_device(c->gpu_dparameters, c->parameter_count);
     double scale = largest(c->dparameters, 1, c->parameter_count, 0, c->parameter_count);
+    if (c->config.T == 1)
+        scale = fmax(scale, largest(c->dqkv, rows, 3 * C, 0, 3 * C) * (double)C); // the same, summed up
     check_bound(c, "dparameters",
                 difference(dparameters, c->dparameters, 1, c->parameter_count, 0, c->parameter_count) / scale,
                 bounds->dq_dk);
@@ -357,10 +350,9 @@ static void check_fixture(const Safetensors *file, const char *group) {
 static void test_fixtures(void) {
     Safetensors file;
     if (open_fixture(&file)) return;
-    linear_gpu_segment_numbers = LINEAR_SEGMENT_NUMBERS;
+    pairs_gpu_group_numbers = PAIRS_GROUP_NUMBERS;
     char group[64];
-    for (int i = 0; fixture_group(group, sizeof group, &file, &i); i++)
-        if (metadata_number(&file, group, "fusion") != FUSION_FLAT) check_fixture(&file, group); // only the CPU has it
+    for (int i = 0; fixture_group(group, sizeof group, &file, &i); i++) check_fixture(&file, group);
     safetensors_close(&file);
 }
 
@@ -440,6 +432,20 @@ static void test_groups_of_heads(void) {
     compare_all(heads);
 }
 
+// ---- to the bit
+
+static int same_bits(const floatX *device, const float *expected, size_t n) {
+    float *found = from_device(device, n);
+    int same = !memcmp(found, expected, n * sizeof(float));
+    free(found);
+    return same;
+}
+
+static void check_variant(const Case *c, int holds, const char *what) {
+    CHECK(holds);
+    if (!holds) printf("    %s: %s\n", c->variant->label, what);
+}
+
 // ---- decoding
 
 typedef struct {
@@ -478,6 +484,30 @@ static void test_decoding_equals_forward(void) {
     for (int v = 0; v < VARIANTS; v++)
         for (size_t p = 0; p < sizeof prefills / sizeof prefills[0]; p++)
             check_decoding(&variants[v], shape, prefills[p]);
+}
+
+// Single positions that are in device memory, as a captured graph has them: the same bits as `step` gives.
+static void test_decoding_from_a_position_on_the_device(void) {
+    Shape shape = {1, 130, 2, 20, 0, 0};
+    for (int v = 0; v < VARIANTS; v++) {
+        Case c = make_case(&variants[v], shape);
+        int *position = device_buffer<int>(1);
+        to_device(c.gpu_qkv, c.qkv, 3 * c.numbers);
+        decode(&c, {30, 0});
+        float *expected = from_device(c.gpu_out, c.numbers);
+        decode(&c, {30, 100}); // the cache is full of other numbers
+        for (int pos = 0; pos < shape.T; pos++) {
+            cuda_check(cudaMemcpy(position, &pos, sizeof pos, cudaMemcpyHostToDevice));
+            size_t row = (size_t)pos * c.config.C;
+            c.gpu->decode(c.gpu_out + row, c.gpu_cache, position, c.gpu_qkv + 3 * row, c.gpu_constants,
+                          c.gpu_parameters, c.gpu_work, &c.config, 0);
+        }
+        cuda_check(cudaDeviceSynchronize());
+        check_variant(&c, same_bits(c.gpu_out, expected, c.numbers), "decode differs from step");
+        free(expected);
+        cuda_check(cudaFree(position));
+        free_case(&c);
+    }
 }
 
 static void test_prefill_in_segments(void) {
@@ -570,19 +600,7 @@ static void test_decoding_of_heads_of_128(void) {
     decode_odd_lengths(128);
 }
 
-// ---- to the bit
-
-static int same_bits(const floatX *device, const float *expected, size_t n) {
-    float *found = from_device(device, n);
-    int same = !memcmp(found, expected, n * sizeof(float));
-    free(found);
-    return same;
-}
-
-static void check_variant(const Case *c, int holds, const char *what) {
-    CHECK(holds);
-    if (!holds) printf("    %s: %s\n", c->variant->label, what);
-}
+// ---- what does not change
 
 // Changing position t leaves every output before it as it was.
 static void test_causality(void) {
@@ -804,10 +822,13 @@ static void test_long_sequences_need_little_memory(void) {
     const AttentionGPU *gpu = attention_gpu_find(slay.name);
     Shape shape = {1, 131072, 8, 32, 0, 0};
     AttentionConfig config = configuration(&slay, shape);
-    linear_gpu_segment_numbers = LINEAR_SEGMENT_NUMBERS;
+    pairs_gpu_group_numbers = PAIRS_GROUP_NUMBERS;
     double numbers = (double)gpu->work_size(&config) + (double)gpu->saved_size(&config);
     double tensors = (double)sizeof(floatX) * 131072 * (3 + 1) * 256; // qkv and out; their gradients are as large
     CHECK(numbers * sizeof(float) + (sizeof(floatX) == 2 ? 2 : 1) * tensors < 1e9);
+    shape.NH = 12, shape.HS = 64; // a layer of the model with 124M parameters: its own numbers
+    config = configuration(&slay, shape);
+    CHECK((gpu->work_size(&config) + gpu->saved_size(&config)) * sizeof(float) < 1e8);
     config.T = 262144; // twice the length takes at most a little more
     CHECK(gpu->work_size(&config) * sizeof(float) < 1e9);
 }
@@ -828,6 +849,7 @@ int main(void) {
     RUN(test_many_segments);
     RUN(test_groups_of_heads);
     RUN(test_decoding_equals_forward);
+    RUN(test_decoding_from_a_position_on_the_device);
     RUN(test_prefill_in_segments);
     RUN(test_decoding_fills_the_cache);
     RUN(test_decoding_of_wide_heads);

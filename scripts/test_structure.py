@@ -79,16 +79,19 @@ def check_includes(path, text, files):
 
 
 def functions(text):
-    """Name, first line and number of lines of each function: from a line that begins in column 0 and ends with `{` to `}`."""
+    """Name, first line and number of lines of each function: from a line that begins in column 0 and ends with `{` to `}`;
+    of a type's functions, which are indented, to the `}` below their first line."""
     lines = text.splitlines()
-    start, name = None, None
+    start, name, end = None, None, "}"
     for number, line in enumerate(lines, 1):
+        if re.match(r"(template <.*> )?struct .*\{$|\};$", line):
+            end = "}" if line == "};" else "    }"
         if start is None and line.endswith("{") and not line.startswith(("#", "//", "typedef", "struct", "enum", "union", "extern")):
             head = line if "(" in line and not line.startswith(" ") else " ".join(lines[max(0, number - 4):number])
             match = re.search(r"(\w+)\((?!.*=\s*\{$)", head)
             if match and "=" not in line:
                 start, name = number, match.group(1)
-        elif start is not None and line == "}":
+        elif start is not None and line == end:
             yield name, start, number - start + 1
             start = None
 

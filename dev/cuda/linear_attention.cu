@@ -8,12 +8,12 @@
 //   3  chunks: the sums of all chunks at once, a scan over them, then the outputs of all chunks at once. As many blocks
 //      as there are chunks, and no row waits for the one before: within a chunk scores are computed pair by pair, in
 //      shared memory.
-//   4  the shipped one (attention/linear.cu): the same three steps, with the products in cuBLAS on tensor cores, more
-//      than one head and sequence per product, segments that bound the scratch, and feature maps that are products of
-//      two.
+//   4  the shipped one (attention/linear_chunk.cuh): a block walks over the chunks of one head with the state in its
+//      registers, products on tensor cores, features and scores on chip only. Batch and heads fill the GPU; where they
+//      do not, a sequence is cut into segments, whose states are summed and scanned first.
 //
 // Every version is compared with the C code (attention/elu.c). The times mean something only on a GPU.
-#include "attention/linear_gpu.h"
+#include "attention/attention_gpu.h"
 
 extern "C" {
 #include "core/base/random.h"
