@@ -331,9 +331,10 @@ static void nan_stays_in_its_row(void) {
 // ---- the whole attention
 
 #ifdef PRECISION_BF16
-static const double out_bound = 5e-3, dqkv_bound = 4e-2;
+static const double out_bound = 5e-3, dqkv_bound = 4e-2, dparameters_bound = 4e-2;
 #else
 static const double out_bound = 1e-5, dqkv_bound = 2e-5;
+static const double dparameters_bound = 1e-4; // sums over all pairs, of which some cancel
 #endif
 
 struct Layer {
@@ -460,7 +461,7 @@ static void check_passes(const Layer &layer, DeviceLayer at) {
     std::vector<float> dparameters(layer.parameters.size());
     cuda_check(
         cudaMemcpy(dparameters.data(), at.dparameters, dparameters.size() * sizeof(float), cudaMemcpyDeviceToHost));
-    check_within(layer, "dparameters", dparameters, layer.dparameters, dqkv_bound);
+    check_within(layer, "dparameters", dparameters, layer.dparameters, dparameters_bound);
 }
 
 // Some positions at once, then one at a time: the first of these by `step`, the others by `decode`.
