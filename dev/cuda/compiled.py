@@ -91,11 +91,13 @@ def faults(kernels):
 
 
 def find_kernel(kernels, name):
-    """A counted kernel's; where the harness knows only how its launch is written, the first of that name."""
+    """A counted kernel's; where the harness knows only how its launch is written, the first of that name that is there."""
     if name in kernels:
         return kernels[name]
     same = sorted(other for other in kernels if other.split("<")[0] == name.split("<")[0])
-    return kernels[same[0]] if same else None
+    if not same:
+        sys.exit("%s was counted, but nvcc's objects have no such kernel: are they older than the source?" % name)
+    return kernels[same[0]]
 
 
 def uncounted(compiled, counted):

@@ -148,6 +148,11 @@ class CompiledTest(unittest.TestCase):
         self.assertEqual(compiled.uncounted(["add<4>", "add<1>", "scale"], {"add<1>", "scale"}), [])
         self.assertEqual(compiled.uncounted(["add<4>", "scale<float>", "scale<int>"], {"add"}), ["scale"])
 
+    def test_a_kernel_that_was_counted_and_not_compiled_is_named(self):
+        self.assertEqual(compiled.find_kernel(self.kernel(), "attend<64>").name, "attend")
+        with self.assertRaisesRegex(SystemExit, "unheard_of"):
+            compiled.find_kernel(self.kernel(), "unheard_of<1>")
+
     def test_occupancy(self):  # as NVIDIA's calculator has it
         self.assertEqual(hardware.occupancy("80", 32, 0, 256), (8, "registers"))
         self.assertEqual(hardware.occupancy("80", 40, 0, 256), (6, "registers"))
