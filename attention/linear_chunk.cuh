@@ -156,7 +156,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 
     // ---- features
 
-    // What rounds a slice up to whole octets and operands is 0. (The gradients of the chunk before may have been there.)
+    // What rounds a slice up to whole octets and operands is 0. The gradients of the chunk before may have been there.
     __device__ void clear_padding(int side) {
         int inners = slice_inners16(pass.slice), spare = inners - pass.slice.inners;
         for (int i = threadIdx.x; i < ROWS * spare; i += Tile::THREADS)
@@ -413,9 +413,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         }
     }
 
-    // The scores of the warp's rows with 16 others, and what comes of them; in `d` what reaches <outer, outer> (0) and
-    // <inner, inner> (1), as operands.
-    __device__ void pair_with(Left (&to)[2], int other) {
+    // The scores of the warp's rows with 16 others, and what comes of them.
+    __device__ void pair_with(int other) {
         SumFragment outer[2], inner[2], slope[2];
         multiply_factors(outer, inner, other);
         if constexpr (has_gradient(MODE)) multiply_extended(slope, other);
@@ -434,68 +433,92 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             }
             b = is_seen ? score * factor : 0.0f;
         }
-        if constexpr (has_gradient(MODE)) to_left(to[0], outer[0], outer[1]), to_left(to[1], slope[0], slope[1]);
+        Left a;
         if constexpr (has_numerator(MODE)) {
-            Left a;
             to_left(a, inner[0], inner[1]);
             add_to_results(a, extended[THE_OTHERS] + other * STRIDE);
+        }
+        if constexpr (has_gradient(MODE)) {
+            to_left(a, slope[0], slope[1]);
+            add_inner_gradient(a, other);
+        }
+        if constexpr (has_gradient(MODE) && Map::IS_PRODUCT && !Map::OUTER_IS_FIXED) {
+            to_left(a, outer[0], outer[1]);
+            add_outer_gradient(a, other);
         }
     }
 
     __device__ void add_pairs() {
-        Left d_pairs[Tile::ROW_TILES][2];
-        flow[0] = flow[1] = near = 0;
-        int own = row_tile_of_warp<Tile>();
-#pragma unroll
-        for (int i = 0; i < Tile::ROW_TILES; i++)
-            if (part_of(THE_ROWS) ? i >= own : i <= own) pair_with(d_pairs[i], i * 16);
-        if constexpr (has_gradient(MODE)) begin_gradients(d_pairs);
+        int own = row_tile_of_warp<Tile>(), from = part_of(THE_ROWS) ? own : 0;
+        int to = part_of(THE_ROWS) ? Tile::ROW_TILES : own + 1;
+        if constexpr (has_gradient(MODE)) clear_gradients();
+#pragma unroll 1
+        for (int tile = from; tile < to; tile++) pair_with(tile * 16);
     }
 
     // ---- gradients of features
 
-    __device__ SumFragment pair_gradient(const Left (&d_pairs)[Tile::ROW_TILES][2], int octet, bool is_outer) {
-        SumFragment sums = {};
-        int own = row_tile_of_warp<Tile>(), stride = layout.inner_stride;
-#pragma unroll
-        for (int i = 0; i < Tile::ROW_TILES; i++) {
-            if (part_of(THE_ROWS) ? i < own : i > own) continue;
-            RightFragment<Operand> b;
-            if (is_outer)
-                load_right_transposed(b, factors[THE_OTHERS].outer + octet * 8 * Tile::OUTER_STRIDE + i * 16,
-                                      Tile::OUTER_STRIDE);
-            else
-                load_right(b, factors[THE_OTHERS].inner + i * 16 * stride + octet * 8, stride);
-            multiply_add(sums, d_pairs[i][is_outer ? 0 : 1], b);
-        }
-        return sums;
+    __device__ float *d_outer_at(int octet, int k) const {
+        return d.outer + (octet * 8 + sum_column(k)) * Tile::D_OUTER_STRIDE + first_row() + sum_row(k);
     }
-    // The gradients begin with what comes of the pairs; copies of other parts with 0.
-    __device__ void begin_gradients(const Left (&d_pairs)[Tile::ROW_TILES][2]) {
-        int part = part_of_warp<Tile>();
+    __device__ float *d_inner_at(int octet, int k) const {
+        return d.inner + (first_row() + sum_row(k)) * d.inner_stride + octet * 8 + sum_column(k);
+    }
+    // This warp's octets of both factors, with the copies of the outer ones.
+    __device__ void clear_gradients() {
+        int part = part_of_warp<Tile>(), outers = round_up_to(pass.slice.outers, 16) / 8 * layout.d_outer_copies;
+        flow[0] = flow[1] = near = 0;
         d_single = {};
+#pragma unroll
+        for (int i = 0; i < Walk::OWN_FEATURES; i++) d_phi[i] = {};
+        if constexpr (Map::IS_PRODUCT) {
+            for (int octet = part; octet < pass.slice.inner_octets; octet += Walk::PARTS)
+#pragma unroll
+                for (int k = 0; k < 4; k++) *d_inner_at(octet, k) = 0;
+            for (int octet = part; !Map::OUTER_IS_FIXED && octet < outers; octet += Walk::PARTS)
+#pragma unroll
+                for (int k = 0; k < 4; k++) *d_outer_at(octet, k) = 0;
+        }
+    }
+    // What 16 others give to the gradients of the inner features, a (16, 16) times theirs.
+    __device__ void add_inner_gradient(const Left &a, int other) {
+        int part = part_of_warp<Tile>(), stride = layout.inner_stride;
+        const Operand *inner = factors[THE_OTHERS].inner + other * stride;
+        RightFragment<Operand> b;
         if constexpr (!Map::IS_PRODUCT) {
 #pragma unroll
             for (int i = 0; i < Walk::OWN_FEATURES; i++) {
                 int octet = part + i * Walk::PARTS;
-                d_phi[i] = {};
-                if (octet < pass.slice.octets) d_phi[i] = pair_gradient(d_pairs, octet, false);
+                if (octet >= pass.slice.octets) continue;
+                load_right(b, inner + octet * 8, stride);
+                multiply_add(d_phi[i], a, b);
             }
             return;
         }
-        for (int octet = part; octet < pass.slice.inner_octets; octet += Walk::PARTS)
-            store_sums(d.inner + first_row() * d.inner_stride + octet * 8, d.inner_stride,
-                       pair_gradient(d_pairs, octet, false));
-        int outers = round_up_to(pass.slice.outers, 16);
-        if constexpr (!Map::OUTER_IS_FIXED)
-            for (int octet = part; octet < outers / 8; octet += Walk::PARTS) {
-                SumFragment sums = pair_gradient(d_pairs, octet, true);
-                for (int copy = 0; copy < layout.d_outer_copies; copy++)
+        for (int octet = part; octet < pass.slice.inner_octets; octet += Walk::PARTS) {
+            SumFragment sums;
+            load_right(b, inner + octet * 8, stride);
 #pragma unroll
-                    for (int k = 0; k < 4; k++)
-                        d.outer[(copy * outers + octet * 8 + sum_column(k)) * Tile::D_OUTER_STRIDE + first_row() +
-                                sum_row(k)] = copy ? 0.0f : sums.x[k];
-            }
+            for (int k = 0; k < 4; k++) sums.x[k] = *d_inner_at(octet, k);
+            multiply_add(sums, a, b);
+#pragma unroll
+            for (int k = 0; k < 4; k++) *d_inner_at(octet, k) = sums.x[k];
+        }
+    }
+    // The same for the outer ones.
+    __device__ void add_outer_gradient(const Left &a, int other) {
+        int octets = round_up_to(pass.slice.outers, 16) / 8;
+        for (int octet = part_of_warp<Tile>(); octet < octets; octet += Walk::PARTS) {
+            RightFragment<Operand> b;
+            SumFragment sums;
+            load_right_transposed(b, factors[THE_OTHERS].outer + octet * 8 * Tile::OUTER_STRIDE + other,
+                                  Tile::OUTER_STRIDE);
+#pragma unroll
+            for (int k = 0; k < 4; k++) sums.x[k] = *d_outer_at(octet, k);
+            multiply_add(sums, a, b);
+#pragma unroll
+            for (int k = 0; k < 4; k++) *d_outer_at(octet, k) = sums.x[k];
+        }
     }
     // Sums up the copies, after a barrier.
     __device__ void end_gradients() {
