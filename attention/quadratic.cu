@@ -1,5 +1,5 @@
-// What the quadratic attentions share whatever their score is: sizes, the measures of rows, what heads see, <dout, out>,
-// the gradient of a learned decay, and the end of decoding.
+// What the quadratic attentions share whatever their score is: sizes, the measures of rows, what heads see,
+// <dout, out>, the gradient of a learned decay, and the end of decoding.
 #include "quadratic.cuh"
 
 // ---- sizes and places

@@ -6,7 +6,7 @@
 #include "quadratic_tiles.cuh"
 
 template <int WIDTH> struct AttendTiles { // shared memory
-    static constexpr int ROWS = sizeof(floatX) == 2 ? 128 : 64, COLUMNS = ROWS / 2;
+    static constexpr int ROWS = sizeof(floatX) == 2 ? 128 : WIDTH > 64 ? 32 : 64, COLUMNS = ROWS / 2;
     static constexpr int THREADS = ROWS / WARP_ROWS * 32, STRIDE = tile_stride<floatX, WIDTH>;
     struct Stage {
         alignas(16) floatX rows[2 * COLUMNS * STRIDE]; // keys, then values; in the second stage at first the queries
