@@ -347,6 +347,23 @@ __device__ static inline void stage_async(Number *tile, const Number *rows, size
     }
 }
 
+// The same by a number of threads that is known when compiling, and divides the tile: for inner loops.
+template <int THREADS, int ROWS, int WIDTH, typename Number>
+__device__ static inline void stage_async_by(Number *tile, const Number *rows, size_t stride, int present, int HS,
+                                             int thread) {
+    constexpr int CHUNK = 16 / (int)sizeof(Number), CHUNKS = WIDTH / CHUNK, STEP = THREADS / CHUNKS;
+    static_assert(THREADS % CHUNKS == 0 && ROWS % STEP == 0, "threads have to divide the tile");
+    int row = thread / CHUNKS, column = thread % CHUNKS * CHUNK;
+    const Number *from = rows + row * stride + column;
+    Number *to = tile + row * tile_stride<Number, WIDTH> + column;
+    if (column >= HS) present = 0;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += STEP, from += STEP * stride) {
+        bool exists = row + i < present;
+        copy_async(to + i * tile_stride<Number, WIDTH>, exists ? from : rows, exists ? 16 : 0);
+    }
+}
+
 // The same number by number, for rows that begin anywhere; there after the next barrier.
 template <int ROWS, int WIDTH, typename Number>
 __device__ static inline void stage_plainly(Number *tile, const Number *rows, size_t stride, int present, int HS,
