@@ -17,6 +17,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     typedef typename Walk::Operand Operand;
     typedef LeftFragment<Operand> Left;
     static constexpr int ROWS = Walk::ROWS, STRIDE = Walk::EXTENDED_STRIDE, DEPTHS = Walk::EXTENDED / 16;
+    static constexpr bool KEEPS_ROWS = has_gradient(MODE) && sizeof(Operand) == 2; // floats take too many registers
 
     const Map &map;
     const WalkPass &pass;
@@ -33,10 +34,11 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     float log_decay, keep; // the state's factor from chunk to chunk
     double *warp_sums;     // (WARPS, 2) in place of a chunk's numbers, when they have done their work
     SumFragment state[Walk::BLOCKS][Walk::COLUMN_OCTETS];
-    SumFragment results[Walk::OWN_OCTETS]; // this warp's octets of columns: part, part + PARTS, ...
-    SumFragment d_phi[Walk::OWN_FEATURES]; // maps that are no product: this warp's octets of features
-    SumFragment d_single;                  // products with one octet of inner features: its gradient
-    float flow[2], near;                   // for a learned decay: <phi, d_phi> of this lane's rows, and of pairs
+    SumFragment results[Walk::OWN_OCTETS];  // this warp's octets of columns: part, part + PARTS, ...
+    Left own_rows[KEEPS_ROWS ? DEPTHS : 1]; // this warp's extended rows, for gradients
+    SumFragment d_phi[Walk::OWN_FEATURES];  // maps that are no product: this warp's octets of features
+    SumFragment d_single;                   // products with one octet of inner features: its gradient
+    float flow[2], near;                    // for a learned decay: <phi, d_phi> of this lane's rows, and of pairs
 
     __device__ Walker(const Map &map_, const WalkPass &pass_, char *shared) : map(map_), pass(pass_) {
         layout = shared_layout<Walk>(MODE, pass.slice, map.shape.scratch, Map::IS_PRODUCT);
@@ -247,24 +249,42 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             store_sums(to + octet * 8, STRIDE, state[block][octet]);
         store_sums(to + Walk::COLUMNS, STRIDE, SumFragment{});
     }
-    __device__ void update_state(int block) {
+    // COUNT blocks from FIRST on take in 16 of the chunk's others; an operand of extended rows serves all of them.
+    template <int FIRST, int COUNT> __device__ void update_blocks(int row) {
+        Left a[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            OctetPlace place0 = octet_place((FIRST + i) * Walk::BLOCK_OCTETS + 2 * linear_warp(), pass.slice);
+            load_phi_transposed<Map::IS_PRODUCT>(a[i], factors[THE_OTHERS], row, place0,
+                                                 next_octet(place0, pass.slice));
+            if (fades) weigh_columns(a[i], numbers.weight[THE_OTHERS] + row);
+        }
+#pragma unroll
+        for (int octet = 0; octet < Walk::COLUMN_OCTETS; octet++) {
+            RightFragment<Operand> b;
+            load_right(b, extended[THE_OTHERS] + row * STRIDE + octet * 8, STRIDE);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) multiply_add(state[FIRST + i][octet], a[i], b);
+        }
+    }
+    template <int BLOCK> __device__ void update_block_by_block(int row) {
+        if constexpr (BLOCK < Walk::BLOCKS) {
+            if (has_block(BLOCK)) update_blocks<BLOCK, 1>(row);
+            update_block_by_block<BLOCK + 1>(row);
+        }
+    }
+    __device__ void update_state() {
         if (fades)
 #pragma unroll
-            for (int i = 0; i < 4 * Walk::COLUMN_OCTETS; i++) state[block][i / 4].x[i % 4] *= keep;
-        if (!has_block(block)) return;
-        OctetPlace place0 = octet_place(block * Walk::BLOCK_OCTETS + 2 * linear_warp(), pass.slice);
-        OctetPlace place1 = next_octet(place0, pass.slice);
+            for (int i = 0; i < Walk::BLOCKS * 4 * Walk::COLUMN_OCTETS; i++)
+                state[i / 4 / Walk::COLUMN_OCTETS][i / 4 % Walk::COLUMN_OCTETS].x[i % 4] *= keep;
+        bool has_all = has_block(Walk::BLOCKS - 1);
 #pragma unroll 1
         for (int row = 0; row < ROWS; row += 16) {
-            Left a;
-            load_phi_transposed<Map::IS_PRODUCT>(a, factors[THE_OTHERS], row, place0, place1);
-            if (fades) weigh_columns(a, numbers.weight[THE_OTHERS] + row);
-#pragma unroll
-            for (int octet = 0; octet < Walk::COLUMN_OCTETS; octet++) {
-                RightFragment<Operand> b;
-                load_right(b, extended[THE_OTHERS] + row * STRIDE + octet * 8, STRIDE);
-                multiply_add(state[block][octet], a, b);
-            }
+            if (has_all)
+                update_blocks<0, Walk::BLOCKS>(row);
+            else
+                update_block_by_block<0>(row);
         }
     }
 
@@ -301,16 +321,21 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         }
     }
 
+    // 16 columns of this warp's extended rows
+    __device__ Left extended_left(int depth) const {
+        if constexpr (KEEPS_ROWS) return own_rows[depth];
+        Left a;
+        load_left(a, extended[THE_ROWS] + first_row() * STRIDE + depth * 16, STRIDE);
+        return a;
+    }
     // (extended rows) S^T for one octet of features (16, 8)
     __device__ SumFragment octet_gradient(int octet) {
         SumFragment sums = {};
 #pragma unroll
         for (int depth = 0; depth < DEPTHS; depth++) {
-            Left a;
             RightFragment<Operand> b;
-            load_left(a, extended[THE_ROWS] + first_row() * STRIDE + depth * 16, STRIDE);
             load_right_transposed(b, state_tile + octet * 8 * STRIDE + depth * 16, STRIDE);
-            multiply_add(sums, a, b);
+            multiply_add(sums, extended_left(depth), b);
         }
         if (fades)
 #pragma unroll
@@ -684,6 +709,10 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 #pragma unroll
         for (int i = 0; i < Walk::OWN_OCTETS; i++) results[i] = {};
         if constexpr (has_results(MODE)) add_pairs();
+        if constexpr (KEEPS_ROWS)
+#pragma unroll
+            for (int depth = 0; depth < DEPTHS; depth++)
+                load_left(own_rows[depth], extended[THE_ROWS] + first_row() * STRIDE + depth * 16, STRIDE);
 #pragma unroll
         for (int block = 0; block < Walk::BLOCKS; block++) {
             if (block * Walk::BLOCK_OCTETS >= pass.slice.octets) break;
@@ -694,8 +723,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             }
             if constexpr (has_numerator(MODE)) add_from_state(block);
             if constexpr (has_gradient(MODE)) add_gradient_from_state(block);
-            update_state(block);
         }
+        update_state();
         end_chunk();
         if constexpr (has_gradient(MODE)) begin_x(THE_ROWS, next);
         copies_commit();

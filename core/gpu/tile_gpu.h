@@ -69,8 +69,8 @@ __device__ static inline void mma_bf16(float (&sums)[4], const uint32_t (&a)[4],
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// sums (16,8) += a (16,8) b (8,8); numbers from round_to_tf32. Lane 4 g + t has a (g, t), (g+8, t), (g, t+4), (g+8, t+4)
-// and b (t, g), (t+4, g).
+// sums (16,8) += a (16,8) b (8,8); numbers from round_to_tf32. Lane 4 g + t has a (g, t), (g+8, t), (g, t+4),
+// (g+8, t+4) and b (t, g), (t+4, g).
 __device__ static inline void mma_tf32(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
