@@ -170,14 +170,21 @@ static size_t &granted_floats(const AttentionConfig *c) {
     return granted[{c->T, c->NH, c->HS}];
 }
 
+static const char *const NOT_ASKED = "windows and decay are not asked of it";
+
+static bool has_distances(const AttentionConfig *config) {
+    return config->window || config->decay;
+}
+
 // Forward and backward of a batch agree: nobody asks for work_size in between.
 static bool takes(const AttentionConfig *config) {
-    return choice_for(config).refusal.empty() && cudnn_floats(config) <= granted_floats(config);
+    return !has_distances(config) && choice_for(config).refusal.empty() &&
+           cudnn_floats(config) <= granted_floats(config);
 }
 
 static void describe(const AttentionConfig *config, char *text, size_t size) {
     size_t version = cudnnGetVersion();
-    const std::string &refusal = choice_for(config).refusal;
+    const std::string refusal = has_distances(config) ? NOT_ASKED : choice_for(config).refusal;
     snprintf(text, size, "%s %zu.%zu.%zu%s%s", refusal.empty() ? "by cuDNN" : "by our own kernels, not by cuDNN",
              version / 10000, version / 100 % 100, version % 100, refusal.empty() ? "" : ": ", refusal.c_str());
 }
@@ -232,6 +239,11 @@ static void step(floatX *out, float *cache, int pos, int n, const floatX *qkv, c
     attention_gpu_softmax_tiled.step(out, cache, pos, n, qkv, constants, parameters, work, config, stream);
 }
 
+static void decode(floatX *out, float *cache, const int *position, const floatX *qkv, const float *constants,
+                   const float *parameters, float *work, const AttentionConfig *config, cudaStream_t stream) {
+    attention_gpu_softmax_tiled.decode(out, cache, position, qkv, constants, parameters, work, config, stream);
+}
+
 extern const AttentionGPU attention_gpu_softmax = {
     &attention_softmax,
     quadratic_gpu_saved_size,
@@ -242,5 +254,10 @@ extern const AttentionGPU attention_gpu_softmax = {
     step,
     quadratic_gpu_check,
     describe,
+    NULL,
+    NULL,
+    NULL,
+    decode,
+    USES_DECAY | USES_WINDOW,
 };
 #endif
