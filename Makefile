@@ -6,7 +6,7 @@ PROGRAMS := train_gpt2 sample_gpt2 tokenize stories inspect export_gguf
 
 # ---- what the machine has: compilers and libraries, probed by compiling and linking
 # (targets that set the machine up themselves first look afterwards, in a make of their own)
-SET_UP_FIRST := setup test quickstart compare bench test-interop clean help
+SET_UP_FIRST := setup test quickstart compare bench test-interop test-gpu bench-gpu clean help
 ifneq ($(filter-out $(SET_UP_FIRST),$(or $(MAKECMDGOALS),all)),)
 -include $(BUILD)/config.mk
 endif
@@ -40,7 +40,7 @@ LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard $(
 # A test named *_gradient.c is compiled in double precision, with the library to match.
 GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(filter %_gradient.c,$(TEST_SOURCES)))
 TESTS           := $(patsubst %.c,$(BUILD)/%,$(filter-out %_gradient.c,$(TEST_SOURCES))) $(BUILD)/test_gpt2
-TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh scripts/test_two_gpus.sh,\
+TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh scripts/test_two_gpus.sh scripts/test_sanitizer.sh,\
                    $(wildcard $(ROOMS:%=%/test_*.sh) core/gpu/test_*.sh scripts/test_*.sh)) dev/cuda_on_cpu/test_harness.sh
 
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
@@ -143,6 +143,7 @@ help:
 	@echo "                  scripts/compare --help)"
 	@echo "make test         set up, build, run every test; what cannot run here is listed and counted as skipped"
 	@echo "make test-cuda    the GPU's tests on the CPU; -check, -asan, -schedules, -lazy, -valgrind: dev/cuda_on_cpu/README.md"
+	@echo "make test-124M    one step of GPT-2 124M by the GPU's code on the CPU, beside the C trainer (minutes, 8 GB)"
 	@echo "make check        compile everything with warnings as errors"
 	@echo "make test-interop compare with tiktoken and transformers (makes its own Python environment)"
 	@echo "make bench        side-by-side benchmarks"

@@ -17,10 +17,11 @@ extern "C" {
 }
 
 #ifdef PRECISION_BF16
-static const double LAYER_BOUND = 1e-2, SUM_BOUND = 1e-2;
+static const double LAYER_BOUND = 1e-2;
 #else
-static const double LAYER_BOUND = 1e-5, SUM_BOUND = 1e-5;
+static const double LAYER_BOUND = 1e-5;
 #endif
+static const double LINEAR_BOUND = fmax(LAYER_BOUND, PRODUCT_BOUND);
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Layers
@@ -169,35 +170,35 @@ static void gelu_kernels(void) {
 }
 
 // Forward and backward, with a GELU or without; sizes that cuBLASLt fuses in bf16 and odd ones that it does not.
-static void linear_sizes(int N, int C, int OC, bool with_gelu) {
+static void linear_sizes(int N, int C, int OC, bool with_gelu, bool fused = gelu_is_fused(FUSE_GELU_AUTO)) {
     size_t in = (size_t)(N * C), out_count = (size_t)(N * OC), matrix = (size_t)(C * OC);
     Activation inp(in, 1), weight(matrix, 0.3), bias((size_t)OC, 1), out(out_count), before(out_count);
     if (with_gelu)
-        linear_gelu_forward(out.device, before.device, inp.device, weight.device, bias.device, N, C, OC, stream);
+        linear_gelu_forward(out.device, before.device, inp.device, weight.device, bias.device, N, C, OC, fused, stream);
     else
         linear_forward(out.device, inp.device, weight.device, bias.device, N, C, OC, stream);
     Activation &plain = with_gelu ? before : out;
     twin_linear_forward(plain.data(), inp.data(), weight.data(), bias.data(), N, C, OC);
     if (with_gelu) {
-        check("what goes into the GELU", before, LAYER_BOUND);
+        check("what goes into the GELU", before, LINEAR_BOUND);
         before.host = before.fetch();
         twin_gelu_forward(out.data(), before.data(), out_count);
     }
-    check("out", out, LAYER_BOUND);
+    check("out", out, LINEAR_BOUND);
     // Backward; with a GELU the input is one's output: inp = gelu(inside).
     Activation dout(out_count, 1), inside(in, 1), dinp(in);
-    Sum dweight(matrix), dbias((size_t)OC), work((size_t)OC);
+    Sum dweight(matrix), dbias((size_t)OC), work(linear_work((size_t)N, (size_t)OC));
     for (int beta = 0; beta < 2; beta++) {
         if (with_gelu)
             gelu_linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device,
-                                 inside.device, N, C, OC, (float)beta, work.device, stream);
+                                 inside.device, N, C, OC, (float)beta, work.device, fused, stream);
         else
             linear_backward(dinp.device, dweight.device, dbias.device, dout.device, inp.device, weight.device, N, C, OC,
                             (float)beta, work.device, stream);
         twin_linear_backward(dinp.data(), dweight.data(), dbias.data(), dout.data(), inp.data(), weight.data(), N, C,
                              OC, (float)beta);
         if (with_gelu) twin_gelu_backward(dinp.data(), inside.data(), in);
-        check("dinp", dinp, LAYER_BOUND), check("dweight", dweight, 1e-5), check("dbias", dbias, 1e-5);
+        check("dinp", dinp, LINEAR_BOUND), check("dweight", dweight, PRODUCT_BOUND), check("dbias", dbias, 1e-5);
     }
 }
 
@@ -208,6 +209,8 @@ static void linear(void) {
     linear_sizes(33, 47, 61, true);
     linear_sizes(1, 768, 40, true);
     linear_sizes(40, 36, 1100, true);
+    linear_sizes(70, 48, 64, true, sizeof(floatX) == 2); // both ways, whatever the GPU
+    linear_sizes(70, 48, 64, true, false);
 }
 
 // The library may have no epilogue for a shape: the harness's then has none for any. Shapes of their own, because
@@ -220,6 +223,42 @@ static void linear_without_epilogues(void) {
     linear_sizes(40, 36, 1104, true);
     unsetenv("CUDA_ON_CPU_EPILOGUES");
 }
+
+// Rows in one block, in several, in as many as there may be; columns in packs and one by one; rows that lie apart.
+template <typename Number> static void sum_rows_sizes(int count, int columns, int stride) {
+    Tensors<Number> part((size_t)(count * stride), 1);
+    Sum dsum((size_t)columns, 1), work(sum_rows_work((size_t)count, (size_t)columns));
+    for (int beta = 1; beta >= 0; beta--) {
+        for (int c = 0; c < columns; c++) {
+            double sum = beta ? dsum.host[(size_t)c] : 0;
+            for (int r = 0; r < count; r++) sum += part.host[(size_t)(r * stride + c)];
+            dsum.host[(size_t)c] = (float)sum;
+        }
+        sum_rows(dsum.device, part.device, (size_t)stride, count, columns, (float)beta, work.device, stream);
+        check("sums", dsum, 1e-5);
+    }
+}
+
+static void sums_of_rows(void) {
+    sum_rows_sizes<floatX>(1, 1, 1);
+    sum_rows_sizes<floatX>(63, 260, 260);
+    sum_rows_sizes<floatX>(65, 45, 45);
+    sum_rows_sizes<float>(200, 36, 72);
+    sum_rows_sizes<float>(131, 33, 66);
+    sum_rows_sizes<floatX>(SUM_ROWS_LEAST * SUM_ROW_BLOCKS + 100, 5, 5); // shares of 65 rows, and the last few
+}
+
+#ifdef CUDA_ON_CPU_H
+// By itself the GELU is within the products where that is one kernel, and never in full fp32.
+static void gelu_by_architecture(void) {
+    for (const char *capability : {"80", "89", "90", "120"}) {
+        setenv("CUDA_ON_CPU_CAPABILITY", capability, 1);
+        CHECK(gelu_is_fused(FUSE_GELU_AUTO) == (LINEAR_BOUND > 1e-5 && atoi(capability) >= 90));
+        CHECK(gelu_is_fused(FUSE_GELU_YES) && !gelu_is_fused(FUSE_GELU_NO));
+    }
+    unsetenv("CUDA_ON_CPU_CAPABILITY");
+}
+#endif
 
 static void head_sizes(int N, int C, int V, int work_rows, bool with_gradient) {
     size_t count = (size_t)(N * C), padded = (size_t)padded_vocabulary(V);
@@ -240,8 +279,8 @@ static void head_sizes(int N, int C, int V, int work_rows, bool with_gradient) {
         twin_head(expected.data(), with_gradient ? dhidden.data() : NULL, dwte.data(), hidden.data(), wte.data(),
                   targets.data(), scale, N, C, V, (float)beta);
         std::vector<float> found = losses.fetch();
-        for (size_t n = 0; n < (size_t)N; n++) CHECK_CLOSE(found[n], expected[n], 10 * LAYER_BOUND);
-        if (with_gradient) check("dhidden", dhidden, LAYER_BOUND), check("dwte", dwte, SUM_BOUND);
+        for (size_t n = 0; n < (size_t)N; n++) CHECK_CLOSE(found[n], expected[n], 10 * LINEAR_BOUND);
+        if (with_gradient) check("dhidden", dhidden, LINEAR_BOUND), check("dwte", dwte, LINEAR_BOUND);
     }
     cuda_check(cudaFree(device_targets)), cuda_check(cudaFree(device_scale));
 }
@@ -252,6 +291,41 @@ static void classifier(void) {
     head_sizes(9, 20, 1501, 128, true); // more tokens than a block takes at once
     head_sizes(1, 5, 2, 128, true);
     head_sizes(8, 20, 128, 4, true); // no padding: after the last row of logits there is nothing
+}
+
+// Rows of logits beyond the usual: -infinity beside numbers, huge ones, a NaN, nothing but -infinity. A loss is right
+// or NaN, and so is its gradient.
+static void logits_beyond_the_usual(void) {
+    enum { V = 1301, ROWS = 5 };
+    int stride = padded_vocabulary(V);
+    float scale = 1;
+    Activation logits((size_t)(ROWS * stride), 1);
+    Sum losses(ROWS);
+    float *rows[ROWS];
+    for (int n = 0; n < ROWS; n++) rows[n] = &logits.host[(size_t)(n * stride)];
+    for (int v = 0; v < V; v += 2) rows[0][v] = -INFINITY;
+    rows[1][1024] = 1e30f; // of the first thread's second pack
+    for (int v = 0; v < V; v++) rows[2][v] = v == 7 ? -3e38f : -3.2e38f;
+    rows[3][1300] = NAN;
+    for (int v = 0; v < V; v++) rows[4][v] = -INFINITY;
+    logits.send();
+    int *targets = device_copy(std::vector<int>{1, 1024, 7, 0, 0});
+    float *device_scale = device_copy(std::vector<float>{scale});
+    double sum = 0;
+    for (int v = 0; v < V; v++) sum += exp((double)rows[0][v]);
+    classifier_kernel<<<ROWS, BLOCK, 0, stream>>>(losses.device, logits.device, targets, device_scale, V, stride);
+    launch_check();
+    std::vector<float> found = losses.fetch(), gradient = logits.fetch();
+    CHECK_CLOSE(found[0], log(sum) - rows[0][1], 1e-5);
+    CHECK(found[1] == 0 && found[2] == 0);
+    CHECK(isnan(found[3]) && isnan(found[4]));
+    for (int v = 0; v < V; v++) {
+        double expected = exp((double)rows[0][v]) / sum - (v == 1);
+        CHECK_CLOSE(gradient[(size_t)v], expected, LAYER_BOUND);
+        CHECK(gradient[(size_t)(stride + v)] == 0 && gradient[(size_t)(2 * stride + v)] == 0);
+        CHECK(isnan(gradient[(size_t)(3 * stride + v)]) && isnan(gradient[(size_t)(4 * stride + v)]));
+    }
+    cuda_check(cudaFree(targets)), cuda_check(cudaFree(device_scale));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -300,7 +374,8 @@ struct Model {
     void *twin = NULL;
 
     Model(Side of, const Settings &from) : side(of), settings(from) {
-        settings.stack = attention_stack_of(attention_find(settings.attention), &settings.attention_config);
+        if (!settings.stack.count)
+            settings.stack = attention_stack_of(attention_find(settings.attention), &settings.attention_config);
         if (side == GPU) create_model(&gpu, &settings);
         if (side == TWIN) twin = twin_create(&settings);
         ModelTensors all = tensors();
@@ -387,10 +462,17 @@ static double evaluate(Model *model, int64_t step) {
 // than that. In bf16 losses were found to differ by 0.009, norms by 0.06, weights by 0.02; from PyTorch's by 0.0006,
 // 0.003 and 0.013 of their size; logits of decoding by 0.03. With the settings as shipped, losses were found to differ
 // by 2e-7 in fp32 and 0.0009 in bf16, norms by 1.2e-5 and 0.005 of their size in yat, by 5e-7 and 0.0023 in the others.
+// With TF32 products the bounds are twice what was found, or more, whether factors are rounded or cut off (make
+// test-cuda-tf32): losses 0.006 in rff, 0.001 in the others, norms 0.003, weights 0.02; from PyTorch's 0.0003, 0.0036
+// and 0.005; logits of decoding 0.0005; with the settings as shipped 0.003 in yat, 0.0005 in the others, norms 0.0014.
 #ifdef PRECISION_BF16
 static const double LOSS_BOUND = 0.025, NORM_BOUND = 0.15, WEIGHT_BOUND = 0.03, DECODE_BOUND = 0.06, LEAST_SCALE = 1;
 static const double PYTORCH_BOUND = 2e-3, PYTORCH_WEIGHT_BOUND = 0.03;
 static const double SHIPPED_LOSS_BOUND = 2.5e-3, SHIPPED_NORM_BOUND = 0.015;
+#elif defined ALLOW_TF32
+static const double LOSS_BOUND = 0.0125, NORM_BOUND = 0.01, WEIGHT_BOUND = 0.04, DECODE_BOUND = 2e-3, LEAST_SCALE = 1;
+static const double PYTORCH_BOUND = 2.5e-3, PYTORCH_WEIGHT_BOUND = 0.01;
+static const double SHIPPED_LOSS_BOUND = 7e-3, SHIPPED_NORM_BOUND = 3e-3;
 #else
 static const double LOSS_BOUND = 1e-4, NORM_BOUND = 1e-3, WEIGHT_BOUND = 1e-4, DECODE_BOUND = 1e-4, LEAST_SCALE = 0.1;
 static const double PYTORCH_BOUND = 1e-5, PYTORCH_WEIGHT_BOUND = 1e-5;
@@ -425,9 +507,22 @@ static void copy_model(Model *to, Model *from) {
     to->send();
 }
 
+// TF32 moves the distance of yat's nearest pairs, and with it the gradient's norm beyond comparison. In bf16 q and k
+// are rounded themselves, for both sides alike.
+#ifdef ALLOW_TF32
+static bool has_near_pairs(const char *attention) {
+    return !strcmp(attention, "yat");
+}
+#else
+static bool has_near_pairs(const char *) {
+    return false;
+}
+#endif
+
 static void train_beside_twin(const Settings &settings, int steps) {
-    bool noisy =
-        sizeof(floatX) < sizeof(float) && !strcmp(settings.attention, "rff"); // signed scores: see small_settings
+    bool rounds = LINEAR_BOUND > 1e-5;
+    bool noisy = (rounds && !strcmp(settings.attention, "rff")) || // signed scores: see calm_settings
+                 has_near_pairs(settings.attention);
     int tokens = settings.batch * settings.T;
     Model gpu(GPU, settings), cpu(TWIN, settings);
     CHECK_CLOSE(evaluate(&gpu, 0), evaluate(&cpu, 0), LOSS_BOUND * tokens);
@@ -448,6 +543,60 @@ static void every_attention_beside_its_twin(void) {
     }
 }
 
+// Settings with a list of attentions over the layers, with learned positions or none.
+static Settings list_settings(const char *attentions, int L, int positions) {
+    Error error;
+    Settings settings = calm_settings(attention_find("softmax"), {MODEL_T + 3, MODEL_V, L, 2, 32, positions}, MODEL_T);
+    AttentionConfig given = {};
+    given.B = settings.micro_batch, given.T = MODEL_T, given.C = 32, given.NH = 2, given.max_T = MODEL_T + 3;
+    given.seed = 5, given.eps = settings.attention_config.eps;
+    settings.attention = attentions;
+    die_if(attention_stack_configure(&settings.stack, attentions, &given, NULL, &error), &error);
+    return settings;
+}
+
+// Each layer has sizes, constants and kernels of its own.
+static void lists_beside_their_twins(void) {
+    train_beside_twin(list_settings("softmax,slay*2", 3, POSITIONS_LEARNED), STEPS);
+    train_beside_twin(list_settings("elu,favor,softmax", 3, POSITIONS_NONE), STEPS);
+}
+
+static void no_positions_beside_the_twin(void) {
+    Settings settings = small_settings(attention_find("elu"));
+    settings.model.positions = POSITIONS_NONE;
+    train_beside_twin(settings, STEPS);
+}
+
+// ---- constants that an attention reads rearranged
+
+static std::vector<const float *> packed_from; // what each call of `pack` was given
+
+static void note_pack(float *, const float *constants, const float *, const AttentionConfig *, cudaStream_t) {
+    packed_from.push_back(constants);
+}
+
+// Once before the first pass; then once in every step, but only where parameters are trained; all again after a load.
+static void constants_are_packed_when_they_change(void) {
+    Settings settings = small_settings(attention_find("elu"));
+    AttentionGPU packs = *attention_gpu_find("elu");
+    packs.pack = note_pack;
+    float drawn[3] = {}, packed[3], parameter = 0;
+    LayerAttention layers[3] = {
+        {&packs, &drawn[0], &packed[0], NULL, NULL},                   // constants alone
+        {&packs, &drawn[1], &packed[1], &parameter, NULL},             // and parameters
+        {attention_gpu_find("elu"), &drawn[2], NULL, &parameter, NULL} // read as they are
+    };
+    GPT2 model = {};
+    model.config.L = 3, model.attentions = layers, model.packed_for_step = -1;
+    model.stack = attention_stack_of(attention_find("elu"), &settings.attention_config);
+    for (int64_t step : {4, 4, 5, 6, 6}) pack_constants(&model, step);
+    CHECK(packed_from == std::vector<const float *>({&drawn[0], &drawn[1], &drawn[1], &drawn[1]}));
+    model.packed_for_step = -1;
+    pack_constants(&model, 6);
+    CHECK(packed_from.size() == 6);
+    CHECK(attention_gpu_constants(&layers[1]) == &packed[1] && attention_gpu_constants(&layers[2]) == &drawn[2]);
+}
+
 // With the settings that a run has when nothing is set, at the schedule's peak; the same tokens in every step, so that
 // the loss falls (from 4.2 to 3.8) and a gradient that is wrong is seen in it. Weights are not compared: with AdamW's
 // eps of 1e-8 a gradient that is nothing but rounding moves its weight as far as any other.
@@ -459,7 +608,8 @@ static void shipped_beside_twin(const Attention *attention) {
         StepOutcome found = train_step(&gpu, tokens, step, settings.schedule.peak);
         StepOutcome expected = train_step(&cpu, tokens, step, settings.schedule.peak);
         CHECK_CLOSE(found.loss, expected.loss, SHIPPED_LOSS_BOUND);
-        CHECK_CLOSE(found.norm, expected.norm, SHIPPED_NORM_BOUND * expected.norm);
+        if (!has_near_pairs(attention->name))
+            CHECK_CLOSE(found.norm, expected.norm, SHIPPED_NORM_BOUND * expected.norm);
     }
 }
 
@@ -573,7 +723,10 @@ static void check_same_bits(Settings settings) {
 }
 
 static void the_same_bits(void) {
-    check_same_bits(small_settings(attention_find("softmax")));
+    Settings settings = small_settings(attention_find("softmax"));
+    check_same_bits(settings);
+    settings.fuse_gelu = FUSE_GELU_NO;
+    check_same_bits(settings);
 }
 
 // What a mechanism keeps from forward to backward, what its layers share, and what its host code decides, which a graph
@@ -586,9 +739,27 @@ static void the_same_bits_with_other_attentions(void) {
     }
 }
 
+// What the kernels have of trained parameters: a learned decay, and with `learn` the drawn tensors.
+static void trained_parameters_beside_the_twin(void) {
+    for (int i = 0; attention_gpu_registry[i]; i++) {
+        const AttentionGPU *gpu = attention_gpu_registry[i];
+        Settings settings = small_settings(gpu->cpu);
+        AttentionConfig *config = &settings.attention_config;
+        if (gpu->supports & USES_DECAY) config->decay = DECAY_LEARNED;
+        if ((gpu->supports & USES_LEARN) && (gpu->cpu->uses & USES_LEARN)) config->learn = LEARN_BOTH;
+        if (!attention_parameter_count(gpu->cpu, config)) continue;
+        printf("     %s\n", gpu->cpu->name);
+        train_beside_twin(settings, STEPS);
+        check_same_bits(settings);
+    }
+}
+
+static void the_same_bits_with_a_list(void) {
+    check_same_bits(list_settings("elu,softmax,slay", 3, POSITIONS_NONE));
+}
+
 // Five steps on one side, five on the other, both ways.
-static void a_run_moves_between_gpu_and_cpu(void) {
-    Settings settings = small_settings(attention_find("softmax"));
+static void move_between_gpu_and_cpu(const Settings &settings) {
     Model gpu(GPU, settings), cpu(TWIN, settings);
     Model from_gpu(TWIN, settings), from_cpu(GPU, settings);
     for (int step = 0; step < 5; step++) train_step(&gpu, step), train_step(&cpu, step);
@@ -600,6 +771,12 @@ static void a_run_moves_between_gpu_and_cpu(void) {
     }
     check_same_model("continued on the CPU", &from_gpu, &cpu, WEIGHT_BOUND);
     check_same_model("continued on the GPU", &from_cpu, &cpu, WEIGHT_BOUND);
+}
+
+static void a_run_moves_between_gpu_and_cpu(void) {
+    for (Settings settings :
+         {small_settings(attention_find("softmax")), list_settings("elu,softmax", 2, POSITIONS_NONE)})
+        move_between_gpu_and_cpu(settings);
 }
 
 // A NaN in a weight or in a moment's place: found, named as the twin names it, and kept from every weight.
@@ -643,8 +820,10 @@ static void a_bad_last_bias_stays_out(void) {
 
 // The logits after every prefix, from the decoder, equal those of a forward pass over the whole: prompts of several
 // lengths, then token by token.
-static void decode_beside_forward(const AttentionGPU *attention, Settings settings) {
+// With a stand-in, the decoder's attentions are that. From the third token after the prompt on a graph is all there is.
+static void decode_beside_forward(Settings settings, const AttentionGPU *stand_in = NULL) {
     settings.micro_batch = 1, settings.attention_config.B = 1;
+    if (settings.stack.count) attention_stack_set_batch(&settings.stack, 1, settings.T);
     Model trained(GPU, settings);
     GPT2 *whole = &trained.gpu;
     int T = settings.T, C = settings.model.C, V = settings.model.V, padded = padded_vocabulary(V);
@@ -660,20 +839,109 @@ static void decode_beside_forward(const AttentionGPU *attention, Settings settin
     for (int prompt : {1, 2, T - 1}) {
         GPT2 model = {};
         Decoder decoder = {};
-        AttentionStack stack = attention_stack_of(attention->cpu, &settings.attention_config);
-        gpt2_create(&model, &settings.model, &stack, 0, 0, 0, RECOMPUTE_NONE);
+        gpt2_create(&model, &settings.model, &trained.settings.stack, 0, 0, TRAINS_NOT, RECOMPUTE_NONE);
         ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
         model_initialize(&tensors, (uint64_t)settings.seed, settings.init_std);
         gpt2_from_host(&model, HOST_TO_FILL);
+        for (int l = 0; stand_in && l < model.config.L; l++) model.attentions[l].gpu = stand_in;
         decoder_create(&decoder, &model);
         for (int t = prompt - 1; t < T; t++) {
             int n = t == prompt - 1 ? prompt : 1;
             const float *found = decoder_step(&decoder, inputs.data() + t + 1 - n, n, t + 1 - n, NULL);
-            check_equal_within(attention->cpu->name, found, &expected[(size_t)(t * padded)], (size_t)V, DECODE_BOUND);
+            check_equal_within(settings.attention, found, &expected[(size_t)(t * padded)], (size_t)V, DECODE_BOUND);
         }
+        if (decoder.decodes && T - prompt > 2) CHECK(decoder.graphs.use == GRAPH_REPLAYS);
+        if (stand_in) CHECK(decoder.decodes && decoder.graphs.captured.size() == 1);
         decoder_free(&decoder);
         gpt2_free(&model);
     }
+}
+
+// ---- softmax attention in its simplest form, to decode with from a position in device memory
+
+enum { STAND_IN_THREADS = 32 };
+
+// A thread for each head. cache: (max_T, 2C) keys and values; the position is `first` after the one in memory.
+__global__ void stand_in_kernel(floatX *out, float *cache, const int *position, int first, const floatX *qkv, int NH,
+                                int HS) {
+    int h = threadIdx.x, C = NH * HS, at = first + (position ? *position : 0);
+    if (h >= NH) return;
+    for (int i = h * HS; i < (h + 1) * HS; i++) {
+        cache[(size_t)at * 2 * C + i] = to_float(qkv[C + i]);
+        cache[((size_t)at * 2 + 1) * C + i] = to_float(qkv[2 * C + i]);
+    }
+    auto weight = [&](int t) {
+        float score = 0;
+        for (int i = h * HS; i < (h + 1) * HS; i++) score += to_float(qkv[i]) * cache[(size_t)t * 2 * C + i];
+        return expf(score / sqrtf((float)HS));
+    };
+    float sum = 0;
+    for (int t = 0; t <= at; t++) sum += weight(t);
+    for (int i = h * HS; i < (h + 1) * HS; i++) {
+        float value = 0;
+        for (int t = 0; t <= at; t++) value += weight(t) / sum * cache[((size_t)t * 2 + 1) * C + i];
+        out[i] = from_float<floatX>(value);
+    }
+}
+
+static void stand_in_step(floatX *out, float *cache, int pos, int n, const floatX *qkv, const float *, const float *,
+                          float *, const AttentionConfig *config, cudaStream_t stream) {
+    for (int i = 0; i < n; i++) {
+        stand_in_kernel<<<1, STAND_IN_THREADS, 0, stream>>>(out + (size_t)i * config->C, cache, NULL, pos + i,
+                                                            qkv + (size_t)i * 3 * config->C, config->NH, config->HS);
+        launch_check();
+    }
+}
+
+static void stand_in_decode(floatX *out, float *cache, const int *position, const floatX *qkv, const float *,
+                            const float *, float *, const AttentionConfig *config, cudaStream_t stream) {
+    stand_in_kernel<<<1, STAND_IN_THREADS, 0, stream>>>(out, cache, position, 0, qkv, config->NH, config->HS);
+    launch_check();
+}
+
+static size_t stand_in_cache_size(const AttentionConfig *config) {
+    return 2 * (size_t)config->max_T * (size_t)config->C;
+}
+
+static AttentionGPU stand_in_softmax(void) {
+    AttentionGPU attention = *attention_gpu_find("softmax");
+    attention.cache_size = stand_in_cache_size, attention.step = stand_in_step, attention.decode = stand_in_decode;
+    return attention;
+}
+
+static void decoding_as_a_graph(void) {
+    AttentionGPU stand_in = stand_in_softmax();
+    Settings settings = small_settings(attention_find("softmax"));
+    decode_beside_forward(settings, &stand_in);
+    settings.model.positions = POSITIONS_NONE;
+    decode_beside_forward(settings, &stand_in);
+}
+
+// A prompt one token longer than what goes through the layers at once: its last piece is a single row, and not a graph.
+static void a_prompt_with_one_row_left(void) {
+    AttentionGPU stand_in = stand_in_softmax();
+    Settings settings = tiny_settings();
+    settings.model.max_T = settings.attention_config.max_T = settings.attention_config.T = PREFILL_ROWS + 3;
+    settings.attention_config.B = 1;
+    AttentionStack stack = attention_stack_of(attention_find("softmax"), &settings.attention_config);
+    std::vector<int> tokens = random_tokens(PREFILL_ROWS + 1, settings.model.V);
+    std::vector<float> logits[2];
+    for (int first : {PREFILL_ROWS + 1, PREFILL_ROWS - 5}) { // all of it, and token by token after most of it
+        GPT2 model = {};
+        Decoder decoder = {};
+        gpt2_create(&model, &settings.model, &stack, 0, 0, TRAINS_NOT, RECOMPUTE_NONE);
+        ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
+        model_initialize(&tensors, 5, settings.init_std);
+        gpt2_from_host(&model, HOST_TO_FILL);
+        for (int l = 0; l < model.config.L; l++) model.attentions[l].gpu = &stand_in;
+        decoder_create(&decoder, &model);
+        const float *last = decoder_step(&decoder, tokens.data(), first, 0, NULL);
+        for (int t = first; t < PREFILL_ROWS + 1; t++) last = decoder_step(&decoder, &tokens[(size_t)t], 1, t, NULL);
+        logits[first < PREFILL_ROWS].assign(last, last + settings.model.V);
+        decoder_free(&decoder);
+        gpt2_free(&model);
+    }
+    check_equal_within("logits", logits[0].data(), logits[1].data(), logits[0].size(), DECODE_BOUND);
 }
 
 // A number of weights that fills no block.
@@ -689,14 +957,15 @@ static void nearest_weights(void) {
 
 static void decoding_equals_forward(void) {
     for (int i = 0; attention_gpu_registry[i]; i++)
-        decode_beside_forward(attention_gpu_registry[i], small_settings(attention_gpu_registry[i]->cpu));
+        decode_beside_forward(small_settings(attention_gpu_registry[i]->cpu));
+    decode_beside_forward(list_settings("yat,elu,softmax", 3, POSITIONS_NONE));
 }
 
 // An odd number of rows in front of the second layer's cache, which has to be aligned all the same.
 static void decoding_with_an_odd_context(void) {
     for (int i = 0; attention_gpu_registry[i]; i++) {
         const AttentionGPU *attention = attention_gpu_registry[i];
-        decode_beside_forward(attention, calm_settings(attention->cpu, {33, 11, 2, 3, 24, POSITIONS_LEARNED}, 7));
+        decode_beside_forward(calm_settings(attention->cpu, {33, 11, 2, 3, 24, POSITIONS_LEARNED}, 7));
     }
 }
 
@@ -741,7 +1010,12 @@ static void peaks_of_known_gpus(void) {
                  {"NVIDIA L40S", 362e3, 91.6e3},           {"NVIDIA L4", 121e3, 30.3e3},
                  {"NVIDIA GH200 480GB", 989.4e3, 67e3},    {"NVIDIA H200 NVL", 835.5e3, 60e3},
                  {"NVIDIA A40", 149.7e3, 37.4e3},          {"NVIDIA GeForce RTX 4090", 165.2e3, 82.6e3}};
-    for (const auto &gpu : known) CHECK_CLOSE(gpu_peak_by_name(gpu.name), sizeof(floatX) == 2 ? gpu.bf16 : gpu.fp32, 1);
+    for (const auto &gpu : known)
+#ifdef ALLOW_TF32
+        CHECK_CLOSE(gpu_peak_by_name(gpu.name), gpu.bf16 / 2, 0.03 * gpu.bf16 / 2); // half, as data sheets round it
+#else
+        CHECK_CLOSE(gpu_peak_by_name(gpu.name), sizeof(floatX) == 2 ? gpu.bf16 : gpu.fp32, 1);
+#endif
     for (const char *name : {"a device that nobody knows", "NVIDIA RTX A1000", "NVIDIA RTX A4000", "NVIDIA A10G",
                              "NVIDIA A100X", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 5090 Laptop GPU",
                              "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4080 SUPER", "NVIDIA GeForce RTX 3090 Ti",
@@ -760,20 +1034,32 @@ int main(void) {
     RUN(gelu_kernels);
     RUN(linear);
     RUN(linear_without_epilogues);
+#ifdef CUDA_ON_CPU_H
+    RUN(gelu_by_architecture);
+#endif
+    RUN(sums_of_rows);
     RUN(classifier);
+    RUN(logits_beyond_the_usual);
 #ifdef PRECISION_BF16
     RUN(rounding_is_fair);
 #endif
     RUN(a_tiny_model_beside_its_twin);
     RUN(every_attention_beside_its_twin);
+    RUN(lists_beside_their_twins);
+    RUN(no_positions_beside_the_twin);
+    RUN(constants_are_packed_when_they_change);
     RUN(shipped_settings_beside_the_twin);
     RUN(dropout_beside_its_twin);
     RUN(nearest_weights);
     RUN(decoding_equals_forward);
     RUN(decoding_with_an_odd_context);
+    RUN(decoding_as_a_graph);
+    RUN(a_prompt_with_one_row_left);
     RUN(the_same_as_pytorch);
     RUN(the_same_bits);
     RUN(the_same_bits_with_other_attentions);
+    RUN(the_same_bits_with_a_list);
+    RUN(trained_parameters_beside_the_twin);
     RUN(a_run_moves_between_gpu_and_cpu);
     RUN(a_bad_embedding_stays_out);
     RUN(a_bad_weight_stays_out);

@@ -13,10 +13,11 @@ step.
 The same bits from run to run: no atomics on floating-point numbers; every sum has a fixed order. What changes from
 micro-batch to micro-batch reaches the kernels through device memory, so that a captured CUDA graph stays valid.
 */
-#include "attention/attention_gpu.h"
+#include "attention/stack_gpu.h"
 #include "core/gpu/arena_gpu.h"
 #include "core/model/batch_gpu.h"
 #include "core/gpu/dropout_gpu.h"
+#include "core/gpu/gelu_gpu.h"
 #include "core/gpu/gpu_peak.h"
 #include "core/gpu/graphs_gpu.h"
 #include "core/gpu/kernel_gpu.h"
@@ -25,6 +26,8 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 #include "core/ranks/parameters_gpu.h"
 #include "core/gpu/profile_gpu.h"
 #include "core/gpu/rounding_gpu.h"
+#include "core/gpu/sum_rows_gpu.h"
+#include "core/gpu/sum_squares_gpu.h"
 
 extern "C" {
 #include "core/base/memory.h"
@@ -41,7 +44,7 @@ extern "C" {
 
 // ---- embedding
 
-// out (N,C) = wte[token] + wpe[position]
+// out (N,C) = wte[token] + wpe[position]; without wpe (NULL) the tokens alone
 template <int WIDTH>
 __global__ void embedding_forward_kernel(floatX *out, const int *tokens, const floatX *wte, const floatX *wpe,
                                          size_t count, int T, int C) {
@@ -49,8 +52,10 @@ __global__ void embedding_forward_kernel(floatX *out, const int *tokens, const f
     for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
         size_t n = i / (size_t)C, c = i % (size_t)C;
         Floats<WIDTH> token = load<WIDTH>(wte + (size_t)tokens[n] * (size_t)C + c);
-        Floats<WIDTH> position = load<WIDTH>(wpe + n % (size_t)T * (size_t)C + c);
-        for (int j = 0; j < WIDTH; j++) token.at[j] += position.at[j];
+        if (wpe) {
+            Floats<WIDTH> position = load<WIDTH>(wpe + n % (size_t)T * (size_t)C + c);
+            for (int j = 0; j < WIDTH; j++) token.at[j] += position.at[j];
+        }
         store(out + i, token);
     }
 }
@@ -100,13 +105,14 @@ template <int WIDTH> __global__ void position_gradient_kernel(float *dwpe, const
     store(dwpe + i, sum);
 }
 
-// Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C).
+// Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C), if there are positions.
 static void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int *tokens, int N, int T, int C,
                                int V, RowsByToken lists, cudaStream_t stream) {
     NamedRange range("embedding backward", WORK_EMBEDDING, stream);
     int width = C % PACK == 0 ? PACK : 1;
     dim3 grid((unsigned)(N < V ? N : V), blocks_for((size_t)C, (size_t)(WARP * width)));
     LAUNCH(token_gradient_kernel, C, grid, BLOCK, stream, dwte, dout, tokens, lists, C);
+    if (!dwpe) return;
     LAUNCH(position_gradient_kernel, C, blocks_for((size_t)T * (size_t)C, (size_t)(BLOCK * width)), BLOCK, stream, dwpe,
            dout, N, T, C);
 }
@@ -208,30 +214,6 @@ __global__ void layernorm_backward_kernel(floatX *dinp, float *part, const float
     }
 }
 
-// dsum (columns) = beta * dsum + the sum over `count` rows of part, whose rows are `stride` apart. A block is WARP
-// columns; its warps share the rows.
-template <typename Number>
-__global__ void sum_rows_kernel(float *dsum, const Number *part, size_t stride, int count, int columns, float beta) {
-    __shared__ float of_warp[WARPS][WARP];
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, c = blockIdx.x * WARP + lane;
-    float sum = 0;
-    for (int r = warp; c < columns && r < count; r += WARPS) sum += to_float(part[(size_t)r * stride + (size_t)c]);
-    of_warp[warp][lane] = sum;
-    __syncthreads();
-    if (warp == 0 && c < columns) {
-        float total = beta == 0 ? 0 : dsum[c];
-        for (int w = 0; w < WARPS; w++) total += of_warp[w][lane];
-        dsum[c] = total;
-    }
-}
-
-template <typename Number>
-static void sum_rows(float *dsum, const Number *part, size_t stride, int count, int columns, float beta,
-                     cudaStream_t stream) {
-    sum_rows_kernel<<<blocks_for((size_t)columns, WARP), BLOCK, 0, stream>>>(dsum, part, stride, count, columns, beta);
-    launch_check();
-}
-
 // Adds to dinp (N,C): it is the gradient of the residual stream, which also flows around the LayerNorm.
 // work: layernorm_work(N, C) numbers for the sums of each block of rows.
 static void layernorm_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
@@ -241,67 +223,26 @@ static void layernorm_backward(floatX *dinp, float *dweight, float *dbias, const
     int blocks = (N + ROW_BLOCK - 1) / ROW_BLOCK;
     LAUNCH(layernorm_backward_kernel, C, (unsigned)blocks, BLOCK, stream, dinp, work, dout, inp, mean, rstd, weight, N,
            C);
-    sum_rows(dweight, work, 2 * (size_t)C, blocks, C, beta, stream);
-    sum_rows(dbias, work + C, 2 * (size_t)C, blocks, C, beta, stream);
+    float *sums = work + (size_t)blocks * 2 * (size_t)C;
+    sum_rows(dweight, work, 2 * (size_t)C, blocks, C, beta, sums, stream);
+    sum_rows(dbias, work + C, 2 * (size_t)C, blocks, C, beta, sums, stream);
 }
 
 static size_t layernorm_work(size_t N, size_t C) {
-    return (N + ROW_BLOCK - 1) / ROW_BLOCK * 2 * C;
-}
-
-// ---- GELU in its tanh form; 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)). In bf16 the products have it fused.
-
-#define GELU_SCALE 0.7978845608028654f // sqrt(2/pi)
-#define GELU_CUBIC 0.044715f
-
-__device__ static inline float gelu(float x) {
-    return x / (1 + expf(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
-}
-
-// d/dx [x g(u)] = g + x g (1 - g) 2 u'(x), with g the logistic function of 2u
-__device__ static inline float gelu_slope(float x) {
-    float gate = 1 / (1 + expf(-2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
-    return gate + x * gate * (1 - gate) * 2 * GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
-}
-
-template <int WIDTH> __global__ void gelu_forward_kernel(floatX *out, const floatX *inp, size_t count) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
-        Floats<WIDTH> x = load<WIDTH>(inp + i);
-        for (int j = 0; j < WIDTH; j++) x.at[j] = gelu(x.at[j]);
-        store(out + i, x);
-    }
-}
-
-template <int WIDTH> __global__ void gelu_backward_kernel(floatX *dout, const floatX *inp, size_t count) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
-        Floats<WIDTH> x = load<WIDTH>(inp + i), dx = load<WIDTH>(dout + i);
-        for (int j = 0; j < WIDTH; j++) dx.at[j] *= gelu_slope(x.at[j]);
-        store(dout + i, dx);
-    }
-}
-
-static void gelu_forward(floatX *out, const floatX *inp, size_t count, cudaStream_t stream) {
-    NamedRange range("gelu forward", WORK_GELU, stream);
-    LAUNCH(gelu_forward_kernel, count, blocks_walking(count), BLOCK, stream, out, inp, count);
-}
-
-// In place: dout becomes dinp.
-static void gelu_backward(floatX *dout, const floatX *inp, size_t count, cudaStream_t stream) {
-    NamedRange range("gelu backward", WORK_GELU, stream);
-    LAUNCH(gelu_backward_kernel, count, blocks_walking(count), BLOCK, stream, dout, inp, count);
+    size_t blocks = (N + ROW_BLOCK - 1) / ROW_BLOCK;
+    return blocks * 2 * C + sum_rows_work(blocks, C);
 }
 
 // ---- linear, with a GELU after or before it where the product does that as well
 
 // NVIDIA does not say how exact the tanh in cuBLASLt's GELU is. Where the products are rounded to bf16 or TF32 it does
-// not matter; in full fp32, where layers are held to 1e-5, the GELU is our own kernels'.
+// not matter; in full fp32, where layers are held to 1e-5, the GELU is our own kernels' unless the user says otherwise.
+static bool gelu_is_fused(int fuse_gelu) {
 #if defined PRECISION_BF16 || defined ALLOW_TF32
-static const bool GELU_IS_FUSED = true;
-#else
-static const bool GELU_IS_FUSED = false;
+    if (fuse_gelu == FUSE_GELU_AUTO) return matmul_gpu_fuses_gelu();
 #endif
+    return fuse_gelu == FUSE_GELU_YES;
+}
 
 // out (N,OC) += bias (OC), for products that cuBLASLt has without it only.
 template <int WIDTH> __global__ void bias_kernel(floatX *out, const floatX *bias, size_t count, int OC) {
@@ -328,9 +269,9 @@ static void linear_forward(floatX *out, const floatX *inp, const floatX *weight,
 
 // gelu_inp (N,OC) = inp (N,C) weight (C,OC) + bias (OC), and out (N,OC) its GELU
 static void linear_gelu_forward(floatX *out, floatX *gelu_inp, const floatX *inp, const floatX *weight,
-                                const floatX *bias, int N, int C, int OC, cudaStream_t stream) {
+                                const floatX *bias, int N, int C, int OC, bool fused, cudaStream_t stream) {
     MatmulShape shape = matmul_shape(N, OC, C, MATMUL_BIAS_GELU);
-    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
+    if (fused && matmul_gpu_has(&shape)) {
         NamedRange range("linear forward", WORK_PRODUCTS, stream);
         MatmulExtra extra = {bias, gelu_inp, NULL};
         matmul_gpu(out, inp, weight, 0, &shape, &extra, stream);
@@ -340,13 +281,18 @@ static void linear_gelu_forward(floatX *out, floatX *gelu_inp, const floatX *inp
     }
 }
 
+static size_t linear_work(size_t N, size_t OC) {
+    size_t sums = sum_rows_work(N, OC);
+    return sums > OC ? sums : OC;
+}
+
 __global__ void add_kernel(float *sum, const float *part, int count) {
     int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i < count) sum[i] += part[i];
 }
 
-// dweight (C,OC) and dbias (OC) follow beta. cuBLASLt sums dout's columns on its way, but only overwrites: what has to
-// be added goes through `work` (OC) first.
+// dweight (C,OC) and dbias (OC) follow beta. Where cuBLASLt sums dout's columns on its way, it only overwrites: what
+// has to be added goes through `work` first, linear_work(N, OC) numbers.
 static void linear_weight_backward(float *dweight, float *dbias, const floatX *dout, const floatX *inp, int N, int C,
                                    int OC, float beta, float *work, cudaStream_t stream) {
     MatmulShape shape = matmul_shape(C, OC, N, MATMUL_COLUMN_SUMS);
@@ -360,7 +306,7 @@ static void linear_weight_backward(float *dweight, float *dbias, const floatX *d
     } else {
         shape.fusion = MATMUL_PLAIN;
         matmul_gpu(dweight, inp, dout, beta, &shape, NULL, stream);
-        sum_rows(dbias, dout, (size_t)OC, N, OC, beta, stream);
+        sum_rows(dbias, dout, (size_t)OC, N, OC, beta, work, stream);
     }
 }
 
@@ -377,10 +323,10 @@ static void linear_backward(floatX *dinp, float *dweight, float *dbias, const fl
 // The same where inp is the GELU of gelu_inp (N,C): dinp is the gradient before the GELU.
 static void gelu_linear_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
                                  const floatX *weight, floatX *gelu_inp, int N, int C, int OC, float beta, float *work,
-                                 cudaStream_t stream) {
+                                 bool fused, cudaStream_t stream) {
     MatmulShape shape = matmul_shape(N, C, OC, MATMUL_GELU_BACKWARD);
     shape.b_is_transposed = 1;
-    if (GELU_IS_FUSED && matmul_gpu_has(&shape)) {
+    if (fused && matmul_gpu_has(&shape)) {
         NamedRange range("linear backward", WORK_PRODUCTS, stream);
         MatmulExtra extra = {NULL, gelu_inp, NULL};
         linear_weight_backward(dweight, dbias, dout, inp, N, C, OC, beta, work, stream);
@@ -391,22 +337,6 @@ static void gelu_linear_backward(floatX *dinp, float *dweight, float *dbias, con
     }
 }
 
-// ---- dropout (its mask: core/gpu/dropout_gpu.h)
-
-// out (N,C) = inp (N,C) times the mask; forward and backward are the same, and in place is allowed.
-template <int WIDTH>
-__global__ void dropout_kernel(floatX *out, const floatX *inp, Dropout dropout, size_t count, int C) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride)
-        store(out + i, drop(load<WIDTH>(inp + i), dropout, (int64_t)(i / (size_t)C), (int)(i % (size_t)C), C));
-}
-
-static void dropout_forward(floatX *out, const floatX *inp, Dropout dropout, int N, int C, cudaStream_t stream) {
-    NamedRange range("dropout", WORK_DROPOUT, stream);
-    size_t count = (size_t)N * (size_t)C;
-    LAUNCH(dropout_kernel, C, blocks_walking(count), BLOCK, stream, out, inp, dropout, count, C);
-}
-
 // ---- tied head and cross-entropy, by blocks of rows: the (N,V) logits never exist at once
 
 // Rows of logits and of wte are padded, so that the tensor cores find them aligned. The rows of wte after the last
@@ -415,9 +345,13 @@ static int padded_vocabulary(int V) {
     return (V + 63) / 64 * 64;
 }
 
-// Rows of logits at once: as many as fit into 256 MB.
+// Rows of logits at once: as many as fit into 1 GB, or into a sixteenth of a smaller GPU. Every block of rows reads and
+// writes all of dwte. A function of the GPU's size, not of what is free: sums have the same order in every run.
 static int head_rows(int N, int V) {
-    size_t rows = ((size_t)256 << 20) / ((size_t)padded_vocabulary(V) * sizeof(floatX)) / 128 * 128;
+    size_t available, total, most = (size_t)1 << 30;
+    cuda_check(cudaMemGetInfo(&available, &total));
+    if (total / 16 < most) most = total / 16;
+    size_t rows = most / ((size_t)padded_vocabulary(V) * sizeof(floatX)) / 128 * 128;
     rows = rows < 128 ? 128 : rows;
     return rows < (size_t)N ? (int)rows : N;
 }
@@ -431,11 +365,10 @@ __global__ void classifier_kernel(float *losses, floatX *logits, const int *targ
     float largest = -FLT_MAX, sum = 0; // of exp(logit - largest), over this thread's numbers
     for (int v = (int)threadIdx.x * PACK; v < V; v += BLOCK * PACK) {
         Floats<PACK> x = load<PACK>(row + v);
-        for (int j = 0; j < PACK && v + j < V; j++) {
-            float before = largest;
-            largest = fmaxf(largest, x.at[j]);
-            sum = sum * expf(before - largest) + expf(x.at[j] - largest);
-        }
+        float before = largest;
+        for (int j = 0; j < PACK && v + j < V; j++) largest = fmaxf(largest, x.at[j]);
+        if (largest > before) sum *= expf(before - largest); // seldom: after the first few packs the largest stays
+        for (int j = 0; j < PACK && v + j < V; j++) sum += expf(x.at[j] - largest);
     }
     float of_row = block_max(largest);
     sum = block_sum(sum * expf(largest - of_row));
@@ -490,7 +423,7 @@ static_assert(sizeof(LayerWeights<float>) == LAYER_TENSORS * sizeof(float *), "a
 
 template <typename Number> struct Weights { // the weights, or their gradients
     Number *wte;                            // (padded V,C)
-    Number *wpe;                            // (max_T,C)
+    Number *wpe;                            // (max_T,C); NULL: the model has no positions
     LayerWeights<Number> *layers;
     Number *lnf_weight, *lnf_bias; // (C), (C)
 };
@@ -525,7 +458,7 @@ typedef struct {       // scratch of backward: one set for all layers
     floatX *dhidden;   // (N,C)
     floatX *dwide;     // (N,4C): the MLP's inside, or dqkv
     floatX *dbranch;   // (N,C): dresidual times the dropout mask
-    float *dbias;      // (4C): a bias's gradient before it is added
+    float *dbias;      // linear_work(N, 4C): a bias's gradient on its way
 } BackwardScratch;
 
 typedef struct {          // what a step comes to, worked out on the device
@@ -535,19 +468,19 @@ typedef struct {          // what a step comes to, worked out on the device
     int taken;            // loss and norm are finite and not above their limits
 } StepState;
 
-enum { NORM_BLOCKS = 1024 }; // blocks, and parts, of a sum over all gradients
-
 typedef struct {
     GPT2Config config;
-    AttentionStack stack; // of one entry; B and T: the capacity of the activations
-    const AttentionGPU *attention;
+    AttentionStack stack;       // B and T: the capacity of the activations
+    LayerAttention *attentions; // (L)
     float dropout;
     uint64_t seed;
     int recompute; // Recompute (core/train/settings.h)
     int trains;    // Trains
+    bool fuses_gelu;
 
     ParametersGPU parameters;
     int64_t rounded_for_step; // the step that parameters.rounded is for
+    int64_t packed_for_step;  // the step that the attentions' packed constants are for
     Weights<floatX> weights;
     Weights<float> dweights;
 
@@ -555,8 +488,9 @@ typedef struct {
     BackwardScratch back;
     float *attention_work, *layernorm_work;
     floatX *head_work;
-    double *norm_parts;              // (NORM_BLOCKS and one for each part that is updated)
-    StepState *state;                // on the device
+    int head_rows;      // of logits at once, at most
+    double *norm_parts; // (NORM_BLOCKS and one for each part that is updated)
+    StepState *state;   // on the device
     BatchGPU batch;
 
     ArenaGPU activation_arena, scratch_arena;
@@ -572,17 +506,39 @@ typedef struct {
 
 // Gives the listed tensors, weights or gradients, their names in the struct. They lie one after the other in `all`.
 template <typename Number> static void point_weights(Weights<Number> *weights, const GPT2 *model, Number *all) {
-    const size_t *next = model->parameters.offsets;
+    const size_t *offsets = model->parameters.offsets, *next = offsets;
     weights->layers = (LayerWeights<Number> *)memory_allocate((size_t)model->config.L, sizeof(LayerWeights<Number>),
                                                               "the list of layers");
     weights->wte = all + *next++;
-    weights->wpe = all + *next++;
+    if (model->config.positions == POSITIONS_LEARNED) weights->wpe = all + *next++;
     for (int l = 0; l < model->config.L; l++) {
         Number **slots = (Number **)&weights->layers[l];
+        next = offsets + gpt2_layer_start(model->parameters.list, l);
         for (int i = 0; i < LAYER_TENSORS; i++) slots[i] = all + *next++;
     }
+    next = offsets + model->parameters.count - 2;
     weights->lnf_weight = all + *next++;
     weights->lnf_bias = all + *next++;
+}
+
+// What the attention's functions read besides activations: constants, and parameters as they are trained, in float.
+static void point_attentions(GPT2 *model) {
+    const ParametersGPU *p = &model->parameters;
+    for (int l = 0; l < model->config.L; l++) {
+        model->attentions[l].drawn = p->constants[l];
+        model->attentions[l].parameters = parameters_gpu_attention(p, l);
+        model->attentions[l].dparameters = parameters_gpu_attention_gradients(p, l);
+    }
+}
+
+// What layer l's attention keeps; layers that share one place need room for the most that any of them keeps.
+static size_t saved_numbers(const GPT2 *model, int l) {
+    size_t most = 0;
+    for (int i = 0; i < model->config.L; i++) {
+        size_t size = model->attentions[i].gpu->saved_size(&attention_stack_layer(&model->stack, i)->config);
+        if ((i == l || model->recompute == RECOMPUTE_BLOCKS) && size > most) most = size;
+    }
+    return most;
 }
 
 // Layer 0 has every tensor; the other layers only what is not computed again (see share_activations).
@@ -591,11 +547,10 @@ static void plan_layer(GPT2 *model, int l, size_t N, size_t C) {
     LayerActivations *a = &model->acts.layers[l];
     size_t cheap = l == 0 || model->recompute < RECOMPUTE_CHEAP ? N : 0;
     size_t block = l == 0 || model->recompute < RECOMPUTE_BLOCKS ? N : 0;
-    size_t saved = block ? model->attention->saved_size(attention_stack_sizes(&model->stack)) : 0;
     arena_gpu_plan(arena, &a->ln1, cheap * C);
     arena_gpu_plan(arena, &a->ln1_mean, block), arena_gpu_plan(arena, &a->ln1_rstd, block);
     arena_gpu_plan(arena, &a->qkv, block * 3 * C);
-    arena_gpu_plan(arena, &a->attention_saved, saved);
+    arena_gpu_plan(arena, &a->attention_saved, block ? saved_numbers(model, l) : 0);
     arena_gpu_plan(arena, &a->attention_out, block * C);
     arena_gpu_plan(arena, &a->residual_mid, block * C);
     arena_gpu_plan(arena, &a->ln2, cheap * C);
@@ -625,61 +580,72 @@ static void plan_activations(GPT2 *model, size_t N, size_t C) {
 
 static void plan_scratch(GPT2 *model, size_t N, size_t C) {
     ArenaGPU *arena = &model->scratch_arena;
-    size_t logits_rows = (size_t)head_rows((int)N, model->config.V);
-    arena_gpu_plan(arena, &model->head_work, logits_rows * (size_t)padded_vocabulary(model->config.V));
+    model->head_rows = head_rows((int)N, model->config.V);
+    arena_gpu_plan(arena, &model->head_work, (size_t)model->head_rows * (size_t)padded_vocabulary(model->config.V));
     arena_gpu_plan(arena, &model->layernorm_work, layernorm_work(N, C));
     arena_gpu_plan(arena, &model->back.dresidual, N * C), arena_gpu_plan(arena, &model->back.dhidden, N * C);
     arena_gpu_plan(arena, &model->back.dwide, N * 4 * C);
     arena_gpu_plan(arena, &model->back.dbranch, model->dropout > 0 ? N * C : 0);
-    arena_gpu_plan(arena, &model->back.dbias, 4 * C);
+    arena_gpu_plan(arena, &model->back.dbias, linear_work(N, 4 * C));
     arena_gpu_plan(arena, &model->norm_parts, (size_t)(NORM_BLOCKS + model->parameters.updated_count));
     arena_gpu_plan(arena, &model->state, 1);
 }
 
-// The attention's kernels; ends the program when there are none for this model.
-static const AttentionGPU *gpu_attention(const GPT2Config *config, const AttentionStack *stack) {
-    char why[300];
-    const AttentionGPU *found = attention_gpu_of(stack, why, sizeof why);
-    if (!found) die("%s", why);
-    if (config->positions == POSITIONS_NONE) die("positions none: no GPU code yet; use the program for the CPU");
-    return found;
+static size_t most_rows(const AttentionStack *stack) {
+    const AttentionConfig *sizes = attention_stack_sizes(stack);
+    return (size_t)sizes->B * (size_t)sizes->T;
 }
 
-// Plans and allocates a model. The B and T of `stack` are the most rows and tokens per row of any forward pass; with
-// TRAINS_NOT there are only weights and the attention's scratch, for decoding. `model` is a GPT2 of zeros.
-static void gpt2_create(GPT2 *model, const GPT2Config *config, const AttentionStack *stack, float dropout_share,
-                        uint64_t seed, int trains, int recompute) {
-    const AttentionConfig *sizes = attention_stack_sizes(stack);
-    size_t N = (size_t)sizes->B * (size_t)sizes->T, C = (size_t)config->C;
-    model->config = *config, model->stack = *stack, model->attention = gpu_attention(config, stack);
+// Plans a model: what memory it needs is known before any is allocated. The B and T of `stack` are the most rows and
+// tokens per row of any forward pass; with TRAINS_NOT there are only weights and the attention's scratch, for decoding.
+// `model` is a GPT2 of zeros.
+static void gpt2_plan(GPT2 *model, const GPT2Config *config, const AttentionStack *stack, float dropout_share,
+                      uint64_t seed, int trains, int recompute) {
+    size_t N = most_rows(stack), C = (size_t)config->C;
+    model->config = *config, model->stack = *stack, model->attentions = attention_gpu_layers(stack, config->L);
     model->dropout = dropout_share, model->seed = seed, model->recompute = recompute, model->trains = trains;
     model->activation_arena.what = "activations", model->scratch_arena.what = "scratch";
-    model->rounded_for_step = -1;
+    model->rounded_for_step = model->packed_for_step = -1, model->fuses_gelu = gelu_is_fused(FUSE_GELU_AUTO);
+    parameters_gpu_plan(&model->parameters, config, stack, padded_vocabulary(config->V), trains);
+    for (int l = 0; l < config->L; l++)
+        arena_gpu_plan(
+            &model->parameters.constant_arena, &model->attentions[l].packed,
+            attention_gpu_packed_size(&model->attentions[l], &attention_stack_layer(&model->stack, l)->config));
+    arena_gpu_plan(&model->scratch_arena, &model->attention_work, attention_gpu_work_size(stack));
+    if (!trains) return;
+    plan_activations(model, N, C), plan_scratch(model, N, C);
+    model->batch.bytes = batch_gpu_bytes(N, config->L);
+}
+
+// Plans and allocates a model.
+static void gpt2_create(GPT2 *model, const GPT2Config *config, const AttentionStack *stack, float dropout_share,
+                        uint64_t seed, int trains, int recompute) {
+    gpt2_plan(model, config, stack, dropout_share, seed, trains, recompute);
     cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
-    parameters_gpu_create(&model->parameters, config, stack, padded_vocabulary(config->V), trains);
-    arena_gpu_plan(&model->scratch_arena, &model->attention_work, model->attention->work_size(sizes));
-    if (trains) plan_activations(model, N, C), plan_scratch(model, N, C);
+    parameters_gpu_allocate(&model->parameters);
     arena_gpu_allocate(&model->activation_arena), arena_gpu_allocate(&model->scratch_arena);
     point_weights(&model->weights, model, model->parameters.rounded);
+    point_attentions(model);
     if (!trains) return;
     point_weights(&model->dweights, model, model->parameters.gradients);
     for (int l = 1; l < config->L; l++) share_activations(&model->acts.layers[l], &model->acts.layers[0]);
-    batch_gpu_create(&model->batch, N, config->V, config->L);
+    batch_gpu_create(&model->batch, most_rows(stack), config->V, config->L);
 }
 
+// Also of a model that is only planned.
 static void gpt2_free(GPT2 *model) {
-    cuda_check(cudaStreamSynchronize(model->stream));
+    if (model->stream) cuda_check(cudaStreamSynchronize(model->stream));
     graphs_gpu_free(&model->graphs);
     parameters_gpu_free(&model->parameters);
     arena_gpu_free(&model->activation_arena), arena_gpu_free(&model->scratch_arena);
     batch_gpu_free(&model->batch);
-    cuda_check(cudaStreamDestroy(model->stream));
-    free(model->weights.layers), free(model->dweights.layers), free(model->acts.layers);
+    if (model->stream) cuda_check(cudaStreamDestroy(model->stream));
+    free(model->weights.layers), free(model->dweights.layers), free(model->acts.layers), free(model->attentions);
 }
 
 // What files hold of the model (core/model/gpt2_parameters.h reads, writes and initialises it), in host memory: to be
 // saved, when the first rank has all of it, or to be filled from a file. All ranks call it: with ZeRO each has a part
-// of the moments.
+// of the master weights and moments.
 static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
     ModelTensors tensors = {};
     if (purpose == HOST_TO_SAVE) parameters_gpu_fetch(&model->parameters, model->stream);
@@ -695,17 +661,25 @@ static ModelTensors gpt2_to_host(GPT2 *model, HostPurpose purpose) {
 static void gpt2_from_host(GPT2 *model, HostPurpose purpose) {
     if (purpose == HOST_TO_SAVE) return;
     parameters_gpu_send(&model->parameters, model->stream);
-    model->rounded_for_step = -1;
+    model->rounded_for_step = model->packed_for_step = -1;
 }
 
 static void gpt2_round_weights(GPT2 *model, int64_t step);
 static StepState gpt2_state(GPT2 *model);
+
+// The constants as the attentions read them: all of them once, then those that depend on what the step trained.
+static void pack_constants(GPT2 *model, int64_t step) {
+    if (model->packed_for_step == step) return;
+    attention_gpu_pack(model->attentions, &model->stack, model->config.L, model->packed_for_step >= 0, model->stream);
+    model->packed_for_step = step;
+}
 
 // Sends the micro-batch to the device, where the weights that it is to meet are rounded if they are not yet.
 static void begin_micro_batch(GPT2 *model, const MicroBatch *batch, int training) {
     model->B = batch->B, model->T = batch->T;
     batch_gpu_upload(&model->batch, batch, training, model->seed, model->stream);
     gpt2_round_weights(model, batch->step);
+    pack_constants(model, batch->step);
 }
 
 // site 0: the embeddings; l + 1: layer l's attention output
@@ -731,6 +705,7 @@ static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     const LayerWeights<floatX> *w = &model->weights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     floatX *x = layer_input(model, l), *branch = model->acts.branch;
+    const LayerAttention *at = &model->attentions[l];
     StackEntry entry = attention_now(model, l);
     int N = model->B * model->T, C = model->config.C;
     cudaStream_t stream = model->stream;
@@ -742,8 +717,8 @@ static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
     linear_forward(a->qkv, a->ln1, w->qkv_weight, w->qkv_bias, N, C, 3 * C, stream);
     {
         NamedRange range("attention forward", WORK_ATTENTION, stream);
-        model->attention->forward(a->attention_out, a->attention_saved, a->qkv, model->parameters.constants[l],
-                                  NULL, model->attention_work, &entry.config, stream);
+        at->gpu->forward(a->attention_out, a->attention_saved, a->qkv, attention_gpu_constants(at), at->parameters,
+                         model->attention_work, &entry.config, stream);
     }
     linear_forward(branch, a->attention_out, w->proj_weight, w->proj_bias, N, C, C, stream);
     residual_layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, x, branch,
@@ -752,7 +727,8 @@ static void layer_forward(GPT2 *model, int l, float dropout_share, int again) {
         linear_forward(a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
         gelu_forward(a->fc_gelu, a->fc, (size_t)N * 4 * (size_t)C, stream);
     } else {
-        linear_gelu_forward(a->fc_gelu, a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, stream);
+        linear_gelu_forward(a->fc_gelu, a->fc, a->ln2, w->fc_weight, w->fc_bias, N, C, 4 * C, model->fuses_gelu,
+                            stream);
     }
     if (!again) linear_forward(branch, a->fc_gelu, w->fcproj_weight, w->fcproj_bias, N, 4 * C, C, stream);
 }
@@ -786,7 +762,7 @@ static void head(GPT2 *model, floatX *dhidden, float beta) {
     int N = model->B * model->T;
     head_forward_backward(model->acts.losses, dhidden, model->dweights.wte, model->acts.lnf, model->weights.wte,
                           model->batch.device.targets, model->batch.device.scale, N, model->config.C, model->config.V,
-                          beta, model->head_work, head_rows(N, model->config.V), model->stream);
+                          beta, model->head_work, model->head_rows, model->stream);
     sum_losses_kernel<<<1, BLOCK, 0, model->stream>>>(model->state, model->acts.losses, N, beta);
     launch_check();
 }
@@ -833,8 +809,7 @@ static void recompute_layer(GPT2 *model, int l) {
 
 // The gradients of this stretch will not change again in this step.
 static void gradients_ready(GPT2 *model, int stretch) {
-    Range range = parameters_gpu_stretch(&model->parameters, stretch);
-    if (model->sends) exchange_gpu_ready(model->exchange, range.start, range.count);
+    if (model->sends) exchange_gpu_ready(model->exchange, parameters_gpu_stretch(&model->parameters, stretch));
 }
 
 // back.dresidual (N,C): the gradient at the layer's output becomes the gradient at its input.
@@ -843,12 +818,13 @@ static void layer_backward(GPT2 *model, int l, float beta) {
     LayerWeights<float> *dw = &model->dweights.layers[l];
     LayerActivations *a = &model->acts.layers[l];
     BackwardScratch *s = &model->back;
+    const LayerAttention *at = &model->attentions[l];
     StackEntry entry = attention_now(model, l);
     int N = model->B * model->T, C = model->config.C;
     cudaStream_t stream = model->stream;
     recompute_layer(model, l);
     gelu_linear_backward(s->dwide, dw->fcproj_weight, dw->fcproj_bias, s->dresidual, a->fc_gelu, w->fcproj_weight,
-                         a->fc, N, 4 * C, C, beta, s->dbias, stream);
+                         a->fc, N, 4 * C, C, beta, s->dbias, model->fuses_gelu, stream);
     linear_backward(s->dhidden, dw->fc_weight, dw->fc_bias, s->dwide, a->ln2, w->fc_weight, N, C, 4 * C, beta, s->dbias,
                     stream);
     layernorm_backward(s->dresidual, dw->ln2_weight, dw->ln2_bias, s->dhidden, a->residual_mid, a->ln2_mean,
@@ -862,14 +838,26 @@ static void layer_backward(GPT2 *model, int l, float beta) {
                     beta, s->dbias, stream);
     {
         NamedRange range("attention backward", WORK_ATTENTION, stream);
-        model->attention->backward(s->dwide, NULL, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
-                                   model->parameters.constants[l], NULL, model->attention_work, &entry.config, stream);
+        at->gpu->backward(s->dwide, at->dparameters, s->dhidden, a->qkv, a->attention_out, a->attention_saved,
+                          attention_gpu_constants(at), at->parameters, model->attention_work, &entry.config, stream);
     }
     linear_backward(s->dhidden, dw->qkv_weight, dw->qkv_bias, s->dwide, a->ln1, w->qkv_weight, N, C, 3 * C, beta,
                     s->dbias, stream);
     layernorm_backward(s->dresidual, dw->ln1_weight, dw->ln1_bias, s->dhidden, layer_input(model, l), a->ln1_mean,
                        a->ln1_rstd, w->ln1_weight, N, C, beta, model->layernorm_work, stream);
     gradients_ready(model, l);
+}
+
+// Of tensors whose backward pass knows no beta and only adds.
+static void clear_added_gradients(GPT2 *model) {
+    const ParametersGPU *p = &model->parameters;
+    size_t positions = (size_t)model->config.max_T * (size_t)model->config.C;
+    if (model->dweights.wpe)
+        cuda_check(cudaMemsetAsync(model->dweights.wpe, 0, positions * sizeof(float), model->stream));
+    for (int i = 0; i < p->count; i++)
+        if (p->list[i].of_attention)
+            cuda_check(
+                cudaMemsetAsync(p->gradients + p->offsets[i], 0, p->list[i].count * sizeof(float), model->stream));
 }
 
 // After gpt2_forward of the same batch: the gradients of all weights. The step's first batch overwrites them, the
@@ -886,14 +874,12 @@ static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
     int N = model->B * model->T, C = model->config.C, L = model->config.L;
     cudaStream_t stream = model->stream;
     cuda_check(cudaMemsetAsync(s->dresidual, 0, (size_t)N * (size_t)C * sizeof(floatX), stream));
-    if (beta == 0)
-        cuda_check(
-            cudaMemsetAsync(model->dweights.wpe, 0, (size_t)model->config.max_T * (size_t)C * sizeof(float), stream));
+    if (beta == 0) clear_added_gradients(model);
     layernorm_backward(s->dresidual, model->dweights.lnf_weight, model->dweights.lnf_bias, s->dhidden,
                        layer_input(model, L), acts->lnf_mean, acts->lnf_rstd, model->weights.lnf_weight, N, C, beta,
                        model->layernorm_work, stream);
     for (int l = L - 1; l >= 0; l--) layer_backward(model, l, beta);
-    gradients_ready(model, STRETCH_VECTORS(L));
+    gradients_ready(model, STRETCH_VECTORS(L)), gradients_ready(model, STRETCH_ATTENTION(L));
     if (model->dropout > 0)
         dropout_forward(s->dresidual, s->dresidual, mask_at(model, 0, model->dropout), N, C, stream);
     embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs, N, model->T,
@@ -905,27 +891,16 @@ static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in
 // backward; the attention by its own count. The head counts, the embedding look-up does not.
 static inline double gpt2_flops_per_token(const GPT2 *model) {
-    double C = model->config.C, matrices = model->config.L * 12.0 * C * C + (double)model->config.V * C;
-    return 6 * matrices + 3 * model->config.L * model->attention->cpu->flops(attention_stack_sizes(&model->stack));
+    double C = model->config.C, matrices = model->config.L * 12.0 * C * C + (double)model->config.V * C, sum = 0;
+    for (int l = 0; l < model->config.L; l++) {
+        const StackEntry *entry = attention_stack_layer(&model->stack, l);
+        sum += entry->attention->flops(&entry->config);
+    }
+    return 6 * matrices + 3 * sum;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The optimiser
-
-// The blocks of a sum over `count` numbers: a function of nothing else, so that the sum always has the same order.
-static unsigned norm_blocks(size_t count) {
-    unsigned blocks = blocks_for(count, 16 * BLOCK);
-    return blocks < (unsigned)NORM_BLOCKS ? blocks : (unsigned)NORM_BLOCKS;
-}
-
-// parts (blocks): sums of squares
-template <typename Number> __global__ void sum_squares_kernel(double *parts, const Number *x, size_t count) {
-    double squares = 0;
-    for (size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x; i < count; i += (size_t)gridDim.x * BLOCK)
-        squares += (double)to_float(x[i]) * (double)to_float(x[i]);
-    squares = block_sum(squares);
-    if (threadIdx.x == 0) parts[blockIdx.x] = squares;
-}
 
 // One block: the norm, and what follows from it.
 __global__ void finish_norm_kernel(StepState *state, const double *parts, int count, float clip, double most_loss,
@@ -976,7 +951,7 @@ static void gpt2_round_weights(GPT2 *model, int64_t step) {
     if (model->rounded_for_step == step || sizeof(floatX) == sizeof(float)) return;
     model->rounded_for_step = step;
     LAUNCH(round_weights_kernel, model->parameters.numbers, blocks_walking(model->parameters.numbers), BLOCK,
-           model->stream, model->parameters.rounded, model->parameters.master, rounding_key(model, step),
+           model->stream, model->parameters.rounded, model->parameters.whole, rounding_key(model, step),
            model->parameters.numbers);
 }
 
@@ -1009,15 +984,6 @@ __global__ void adamw_kernel(float *master, floatX *rounded, float *m, float *v,
     }
 }
 
-// ZeRO: every rank gets the master weights that the others have updated, and will round all of them when it needs them.
-static void gather_weights(GPT2 *model) {
-    for (int s = 0; s < STRETCHES(model->config.L); s++) {
-        Range stretch = parameters_gpu_stretch(&model->parameters, s);
-        exchange_gpu_values(model->exchange, stretch.start, stretch.count);
-    }
-    model->rounded_for_step = -1;
-}
-
 // AdamW's step number `step` (from 0); decay on matrices only. The device decides by itself whether the step is taken
 // (see decide_step).
 static void update_weights(GPT2 *model, const Settings *settings, int64_t step, double rate) {
@@ -1029,20 +995,21 @@ static void update_weights(GPT2 *model, const Settings *settings, int64_t step, 
     matrix.keep = (float)(1 - rate * settings->weight_decay);
     vector = matrix, vector.keep = 1;
     for (int k = 0; k < p->updated_count; k++) {
-        size_t at = p->updated[k].range.start, count = p->updated[k].range.count, moment = p->updated[k].moment;
-        LAUNCH(adamw_kernel, count, blocks_walking(count), BLOCK, model->stream, p->master + at, p->rounded + at,
-               p->m + moment, p->v + moment, p->gradients + at, model->state, p->updated[k].decays ? matrix : vector,
-               rounding_key(model, t), at, count);
+        size_t at = p->updated[k].range.start, count = p->updated[k].range.count, own = p->updated[k].own;
+        LAUNCH(adamw_kernel, at | own | count, blocks_walking(count), BLOCK, model->stream, p->master + own,
+               p->rounded + at, p->m + own, p->v + own, p->gradients + at, model->state,
+               p->updated[k].decays ? matrix : vector, rounding_key(model, t), at, count);
     }
     model->rounded_for_step = t;
-    if (model->trains == TRAINS_SHARING_MOMENTS) gather_weights(model);
+    if (p->shares) parameters_gpu_gather(&model->parameters, model->exchange, model->stream);
 }
 
 // Waits for the device.
 static StepState gpt2_state(GPT2 *model) {
     StepState state;
+    exchange_gpu_wait(model->exchange); // the copy would wait, too, and not look after the other ranks
     cuda_check(cudaMemcpyAsync(&state, model->state, sizeof state, cudaMemcpyDeviceToHost, model->stream));
-    if (model->attention->collect_floored_rows) model->attention->collect_floored_rows(model->stream);
+    attention_gpu_collect_floored_rows(&model->stack, model->stream);
     cuda_check(cudaStreamSynchronize(model->stream));
     return state;
 }
@@ -1114,12 +1081,13 @@ static inline void create_model(GPT2 *model, const Settings *settings) {
                 shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS, settings->recompute);
     if (shares)
         model->exchange =
-            exchange_gpu_create(model->parameters.master, model->parameters.gradients, settings->zero, model->stream);
+            exchange_gpu_create(model->parameters.rounded, model->parameters.gradients, settings->zero, model->stream);
     model->use_graphs = settings->graphs;
     if (shares && settings->graphs && parallel_rank() == 0 &&
         settings->micro_batch * parallel_ranks() >= settings->batch)
         warn("--graphs captures nothing: a rank's last micro-batch of a step sends its gradients and stays out of "
              "graphs, and there is only one");
+    model->fuses_gelu = gelu_is_fused(settings->fuse_gelu);
     profiling = settings->profile;
 }
 
@@ -1141,6 +1109,23 @@ static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
     return total;
 }
 
+// For training_choose_micro_batch and training_check_memory.
+static uint64_t planned_bytes(const Settings *settings, char *text, size_t size) {
+    GPT2 model = {};
+    gpt2_plan(&model, &settings->model, &settings->stack, settings->dropout, 0,
+              parallel_ranks() > 1 && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS, settings->recompute);
+    uint64_t bytes = model_bytes(&model, text, size);
+    gpt2_free(&model);
+    return bytes;
+}
+
+// What is free of the GPU's memory, but for a part that cuBLASLt, cuDNN and NCCL take for themselves.
+static uint64_t available_bytes(void) {
+    size_t available, total;
+    cuda_check(cudaMemGetInfo(&available, &total));
+    return available > total / 32 ? available - total / 32 : 0;
+}
+
 int main(int argc, char **argv) {
     static Training training;
     static GPT2 model;
@@ -1151,13 +1136,21 @@ int main(int argc, char **argv) {
     training_open(&training, argc, argv);
     if (parallel_ranks() > 1 && !exchange_gpu_exists())
         die("started as one of %d processes, but built without NCCL; install it and make again", parallel_ranks());
+    parallel_choose_device();
+    training_choose_micro_batch(&training, available_bytes(), planned_bytes);
+    training_check_memory(&training, available_bytes(), planned_bytes);
+    double gflops = gpu_peak_gflops(); // a measurement needs memory that the model will take
     create_model(&model, &training.settings);
     tensors = gpt2_to_host(&model, HOST_TO_FILL);
     training_load(&training, &tensors);
     gpt2_from_host(&model, HOST_TO_FILL);
-    if (model.attention->describe) model.attention->describe(attention_stack_sizes(&model.stack), notes, sizeof notes);
-    Machine machine = {gpu_peak_gflops(), gpu_device_name(), memory, model_bytes(&model, memory, sizeof memory),
-                       notes[0] ? notes : NULL};
+    attention_gpu_describe(&model.stack, notes, sizeof notes);
+    Machine machine = {gflops,
+                       gpu_device_name(),
+                       memory,
+                       model_bytes(&model, memory, sizeof memory),
+                       notes[0] ? notes : NULL,
+                       model.fuses_gelu ? "within cuBLASLt's products" : "by our own kernels"};
     training_begin(&training, gpt2_flops_per_token(&model), &machine);
     for (;;) {
         if (training_validates(&training)) {

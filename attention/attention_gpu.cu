@@ -15,31 +15,32 @@ const AttentionGPU *attention_gpu_find(const char *name) {
     return NULL;
 }
 
-// What only the C twins can do.
-static const char *missing_option(const AttentionConfig *config) {
-    if (config->decay) return "decay";
-    if (config->window) return "window";
-    if (config->learn) return "learn";
-    return config->fusion == FUSION_FLAT ? "fusion flat" : NULL;
+// An option that is in use and that the C twin has, but not the kernels; NULL: there is none.
+static const char *missing_option(const AttentionGPU *gpu, const AttentionConfig *config) {
+    const struct {
+        const char *name;
+        int is_used;
+        unsigned bit;
+    } options[] = {{"decay", config->decay, USES_DECAY},
+                   {"window", config->window, USES_WINDOW},
+                   {"learn", config->learn, USES_LEARN},
+                   {"fusion flat", (gpu->cpu->uses & USES_FUSION) && config->fusion == FUSION_FLAT, USES_FUSION}};
+    for (const auto &option : options)
+        if (option.is_used && !(gpu->supports & option.bit)) return option.name;
+    return NULL;
 }
 
-const AttentionGPU *attention_gpu_of(const AttentionStack *stack, char *why, size_t size) {
-    const char *name = stack->entries[0].attention->name;
-    const AttentionConfig *config = &stack->entries[0].config;
+const AttentionGPU *attention_gpu_of(const StackEntry *entry, char *why, size_t size) {
+    const char *name = entry->attention->name;
     const AttentionGPU *found = attention_gpu_find(name);
-    const char *option = missing_option(config);
+    const char *option = found ? missing_option(found, &entry->config) : NULL;
     int length = snprintf(why, size, "attention %s on the GPU: ", name);
-    if (stack->count > 1)
-        snprintf(why, size, "a list of attentions has no GPU code yet; use the program for the CPU");
-    else if (!found)
+    if (!found)
         snprintf(why, size, "attention %s has no GPU kernels; use the program for the CPU", name);
     else if (option)
         snprintf(why, size, "attention %s on the GPU: no kernels for option %s yet; use the program for the CPU", name,
                  option);
-    else if (attention_parameter_count(found->cpu, config))
-        snprintf(why, size, "attention %s on the GPU: no code for trained tensors yet; use the program for the CPU",
-                 name);
-    else if (!found->check || !found->check(config, why + length, size - (size_t)length))
+    else if (!found->check || !found->check(&entry->config, why + length, size - (size_t)length))
         return found;
     return NULL;
 }

@@ -35,8 +35,8 @@ struct AttentionGPU {
     // Adds the rows that the device has counted since the last call to the C twin's floored_rows; waits for the stream.
     // NULL: nothing is counted.
     void (*collect_floored_rows)(cudaStream_t stream) = NULL;
-    // What the functions above read in place of the constants that the C twin's `draw` made: rearranged once, before the
-    // first pass, and again whenever the parameters have changed. NULL: they read those as they are.
+    // What the functions above read in place of the constants that the C twin's `draw` made: rearranged once, before
+    // the first pass, and again whenever the parameters have changed. NULL: they read those as they are.
     size_t (*packed_size)(const AttentionConfig *) = NULL;
     void (*pack)(float *packed, const float *constants, const float *parameters, const AttentionConfig *,
                  cudaStream_t stream) = NULL;
@@ -44,11 +44,12 @@ struct AttentionGPU {
     // and their sizes are the same for every position.
     void (*decode)(floatX *out, float *cache, const int *position, const floatX *qkv, const float *constants,
                    const float *parameters, float *work, const AttentionConfig *, cudaStream_t stream) = NULL;
+    unsigned supports = 0; // which of USES_DECAY, USES_WINDOW, USES_LEARN the kernels have; USES_FUSION: fusion flat
 };
 
 extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL
 const AttentionGPU *attention_gpu_find(const char *name);  // NULL when there is none of that name
-// The kernels of a model's attention; NULL and why when there are none for it.
-const AttentionGPU *attention_gpu_of(const AttentionStack *stack, char *why, size_t size);
+// The kernels of an attention; NULL and why when there are none for it.
+const AttentionGPU *attention_gpu_of(const StackEntry *entry, char *why, size_t size);
 
 #endif

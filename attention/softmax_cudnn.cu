@@ -136,8 +136,8 @@ static std::string known_refusal(const AttentionConfig *config) {
 }
 
 // Makes the plans for the configuration, which takes about a second. Backward is asked for in its deterministic form,
-// which not every version has for every GPU. Scratch memory is planned for the largest batch, which is asked for first:
-// what is refused there is refused for smaller ones too.
+// which not every version has for every GPU. The largest batch is asked for first: what is refused there is refused for
+// smaller ones too.
 static const Choice &choice_for(const AttentionConfig *c) {
     static std::map<std::tuple<int, int, int, int>, Choice> choices;
     static std::map<std::tuple<int, int, int>, std::string> refusals; // whatever the batch
@@ -152,8 +152,27 @@ static const Choice &choice_for(const AttentionConfig *c) {
     return choice;
 }
 
+// Before cuDNN's own scratch come the statistics of a forward pass that nobody keeps, in whole lines of memory.
+static size_t statistics_floats(const AttentionConfig *config) {
+    return ((size_t)config->B * config->NH * config->T + 63) / 64 * 64;
+}
+
+static size_t cudnn_floats(const AttentionConfig *config) {
+    int64_t forward = choice_for(config).forward.workspace, backward = choice_for(config).backward.workspace;
+    size_t bytes = (size_t)(forward > backward ? forward : backward);
+    return statistics_floats(config) + (bytes + sizeof(float) - 1) / sizeof(float);
+}
+
+// The floats of scratch that there are for a T, NH and HS: what work_size said last, for the largest batch. A smaller
+// batch has plans of its own, which may want more than that.
+static size_t &granted_floats(const AttentionConfig *c) {
+    static std::map<std::tuple<int, int, int>, size_t> granted;
+    return granted[{c->T, c->NH, c->HS}];
+}
+
+// Forward and backward of a batch agree: nobody asks for work_size in between.
 static bool takes(const AttentionConfig *config) {
-    return choice_for(config).refusal.empty();
+    return choice_for(config).refusal.empty() && cudnn_floats(config) <= granted_floats(config);
 }
 
 static void describe(const AttentionConfig *config, char *text, size_t size) {
@@ -165,18 +184,9 @@ static void describe(const AttentionConfig *config, char *text, size_t size) {
 
 // ---- the layer
 
-// Before cuDNN's own scratch come the statistics of a forward pass that nobody keeps, in whole lines of memory.
-static size_t statistics_floats(const AttentionConfig *config) {
-    return ((size_t)config->B * config->NH * config->T + 63) / 64 * 64;
-}
-
 static size_t work_size(const AttentionConfig *config) {
-    size_t own = quadratic_gpu_work_size(config);
-    if (!takes(config)) return own;
-    int64_t forward = choice_for(config).forward.workspace, backward = choice_for(config).backward.workspace;
-    size_t bytes = (size_t)(forward > backward ? forward : backward);
-    size_t cudnn = statistics_floats(config) + (bytes + sizeof(float) - 1) / sizeof(float);
-    return own > cudnn ? own : cudnn;
+    size_t own = quadratic_gpu_work_size(config), cudnn = choice_for(config).refusal.empty() ? cudnn_floats(config) : 0;
+    return granted_floats(config) = own > cudnn ? own : cudnn;
 }
 
 static void run(const AttentionConfig *config, bool backward, std::unordered_map<int64_t, void *> &tensors, float *work,

@@ -1,5 +1,5 @@
 // The quadratic attentions on the GPU against their C twins: forward, backward, decoding, the fixture, causality,
-// extremes, the same bits from run to run. Bounds are relative to the largest number of the tensor.
+// extremes, windows, decay, the same bits from run to run. Bounds are relative to the largest number of the tensor.
 #include "quadratic.cuh"
 #include "core/base/test.h"
 
@@ -18,13 +18,15 @@ extern "C" {
 extern const AttentionGPU attention_gpu_softmax_tiled;
 
 // In bf16 the results are rounded (2^-9 of each number), and so are the weights and slopes inside. Steep kernels
-// magnify what the rounding of `out` does to <dout, v> - <dout, out>.
+// magnify what the rounding of `out` does to <dout, v> - <dout, out>. The gradient of a decay is a sum over all pairs,
+// most of which cancel.
 #ifdef PRECISION_BF16
 static const double FORWARD_BOUND = 6e-3, BACKWARD_BOUND = 2e-2, STEP_BOUND = 6e-3, SAVED_BOUND = 1e-5,
-                    STEEP_BOUND = 6e-2, DECODE_BOUND = 8e-3;
+                    STEEP_BOUND = 6e-2, DECODE_BOUND = 8e-3, DECAY_BOUND = 6e-2;
 #else
-static const double FORWARD_BOUND = 1e-5, BACKWARD_BOUND = 1e-5, STEP_BOUND = 2e-6, SAVED_BOUND = 1e-5,
-                    STEEP_BOUND = 1e-5, DECODE_BOUND = 1e-5;
+// In fp32 products of tiles are those of floats split in two, decoding's are not.
+static const double FORWARD_BOUND = 1e-5, BACKWARD_BOUND = 1e-5, STEP_BOUND = 4e-6, SAVED_BOUND = 1e-5,
+                    STEEP_BOUND = 1e-5, DECODE_BOUND = 1e-5, DECAY_BOUND = 3e-5;
 #endif
 
 typedef std::vector<float> Numbers;
@@ -34,7 +36,9 @@ typedef std::vector<float> Numbers;
 template <class Number> struct Device { // freed at the end of its scope
     Number *data;
     size_t count;
-    explicit Device(size_t n) : data(NULL), count(n) { cuda_check(cudaMalloc((void **)&data, n * sizeof(Number))); }
+    explicit Device(size_t n) : data(NULL), count(n) {
+        cuda_check(cudaMalloc((void **)&data, (n ? n : 1) * sizeof(Number)));
+    }
     Device(const Device &) = delete;
     ~Device() { cuda_check(cudaFree(data)); }
 
@@ -79,11 +83,12 @@ struct Case {
     const AttentionGPU *gpu;
     AttentionConfig config;
     size_t numbers; // of out; qkv has three times as many
-    Numbers qkv, dout, out, dqkv, saved;
+    Numbers qkv, dout, out, dqkv, saved, parameters, dparameters;
 
     Case(const Variant &variant, int B, int T, int NH, int HS)
         : gpu(tiled_kernels(variant)), config(config_of(variant, B, T, NH, HS)), numbers((size_t)B * T * NH * HS),
-          qkv(3 * numbers), dout(numbers) {
+          qkv(3 * numbers), dout(numbers), parameters(attention_parameter_count(gpu->cpu, &config)) {
+        attention_draw(gpu->cpu, NULL, parameters.data(), 0, &config);
         for (size_t i = 0; i < 3 * numbers; i++) qkv[i] = (float)random_normal(1, i);
         for (size_t i = 0; i < numbers; i++) dout[i] = (float)random_normal(2, i);
         for (int b = 0; b < B; b++) { // the first row sees one key only: a sum of more than rounding errors
@@ -96,22 +101,26 @@ struct Case {
     void run_cpu(bool backward = true) {
         Numbers work(gpu->cpu->work_size(&config));
         out.resize(numbers), dqkv.resize(3 * numbers), saved.resize(gpu->cpu->saved_size(&config));
-        gpu->cpu->forward(out.data(), saved.data(), qkv.data(), NULL, NULL, work.data(), &config);
+        dparameters.assign(parameters.size(), 1); // gradients are added
+        gpu->cpu->forward(out.data(), saved.data(), qkv.data(), NULL, parameters.data(), work.data(), &config);
         if (!backward) return;
-        gpu->cpu->backward(dqkv.data(), NULL, dout.data(), qkv.data(), out.data(), saved.data(), NULL, NULL,
-                           work.data(), &config);
+        gpu->cpu->backward(dqkv.data(), dparameters.data(), dout.data(), qkv.data(), out.data(), saved.data(), NULL,
+                           parameters.data(), work.data(), &config);
     }
 
     void run_gpu(bool backward = true) {
         Device<floatX> d_qkv(3 * numbers), d_dqkv(3 * numbers), d_out(numbers), d_dout(numbers);
         Device<float> d_saved(gpu->saved_size(&config)), d_work(gpu->work_size(&config));
+        Device<float> d_parameters(parameters.size()), d_dparameters(parameters.size());
         d_qkv.put(qkv), d_dout.put(dout);
-        gpu->forward(d_out.data, backward ? d_saved.data : NULL, d_qkv.data, NULL, NULL, d_work.data, &config, 0);
+        d_parameters.put(parameters), d_dparameters.put(Numbers(parameters.size(), 1));
+        gpu->forward(d_out.data, backward ? d_saved.data : NULL, d_qkv.data, NULL, d_parameters.data, d_work.data,
+                     &config, 0);
         out = d_out.get();
         if (!backward) return;
-        gpu->backward(d_dqkv.data, NULL, d_dout.data, d_qkv.data, d_out.data, d_saved.data, NULL, NULL, d_work.data,
-                      &config, 0);
-        saved = d_saved.get(), dqkv = d_dqkv.get();
+        gpu->backward(d_dqkv.data, d_dparameters.data, d_dout.data, d_qkv.data, d_out.data, d_saved.data, NULL,
+                      d_parameters.data, d_work.data, &config, 0);
+        saved = d_saved.get(), dqkv = d_dqkv.get(), dparameters = d_dparameters.get();
     }
 
     // q, k or v of dqkv
@@ -154,19 +163,35 @@ static void check_gradients(const Case &found, const Case &expected, double boun
     CHECK_CLOSE(difference(found.dqkv, expected.dqkv), 0, bound);
 }
 
+// What the GPU saved, levels and inverses, as its twin would have: rows without gaps, levels to base e.
+static Numbers saved_as_on_cpu(const Case &c) {
+    const AttentionConfig &config = c.config;
+    size_t T = config.T, stride = row_stride(config.T), lists = 2 * (size_t)config.B * config.NH;
+    bool is_softmax = c.gpu->cpu->uses & USES_NORMALIZER ? config.normalizer == NORMALIZER_SOFTMAX
+                                                         : c.gpu->cpu == attention_gpu_softmax_tiled.cpu;
+    Numbers saved(lists * T);
+    for (size_t i = 0; i < saved.size(); i++) {
+        size_t list = i / T;
+        saved[i] = c.saved[list * stride + i % T] * (is_softmax && list % 2 == 0 ? (float)log(2.0) : 1.0f);
+    }
+    return saved;
+}
+
 // ---- the checks
 
 static void compare_passes(Case &found, Case &expected) {
     found.run_gpu(), expected.run_cpu();
     CHECK_CLOSE(difference(found.out, expected.out), 0, FORWARD_BOUND);
     check_gradients(found, expected, BACKWARD_BOUND);
+    CHECK_CLOSE(difference(found.dparameters, expected.dparameters), 0, DECAY_BOUND);
 }
 
 static void compare_with_cpu(const Variant &variant, int B, int T, int NH, int HS) {
     Case found(variant, B, T, NH, HS), expected(variant, B, T, NH, HS);
     compare_passes(found, expected);
+    Numbers saved = saved_as_on_cpu(found);
     for (size_t i = 0; i < expected.saved.size(); i++) {
-        CHECK_CLOSE(found.saved[i], expected.saved[i], SAVED_BOUND * (1 + fabs(expected.saved[i])));
+        CHECK_CLOSE(saved[i], expected.saved[i], SAVED_BOUND * (1 + fabs(expected.saved[i])));
     }
 }
 
@@ -260,12 +285,13 @@ static Numbers run_steps(const Case &c, const std::vector<int> &pieces, int end)
     size_t C = c.config.C, piece = 0;
     Device<floatX> qkv(3 * c.numbers), out(c.numbers);
     Device<float> cache(c.gpu->cache_size(&c.config)), work(c.gpu->work_size(&c.config));
-    qkv.put(c.qkv), out.fill(0);
+    Device<float> parameters(c.parameters.size());
+    qkv.put(c.qkv), out.fill(0), parameters.put(c.parameters);
     cache.fill(0xff); // NaN: what another sequence may leave behind
     for (int pos = 0, n; pos < end; pos += n) {
         n = piece < pieces.size() ? pieces[piece++] : 1;
-        c.gpu->step(out.data + pos * C, cache.data, pos, n, qkv.data + pos * 3 * C, NULL, NULL, work.data, &c.config,
-                    0);
+        c.gpu->step(out.data + pos * C, cache.data, pos, n, qkv.data + pos * 3 * C, NULL, parameters.data, work.data,
+                    &c.config, 0);
     }
     Numbers rows = out.get();
     rows.resize(end * C);
@@ -343,17 +369,112 @@ static std::vector<Numbers> decode_rows(const Case &c, int unit_length, const st
     Device<floatX> qkv(3 * c.numbers), out(HS);
     Device<float> cache(c.gpu->cache_size(&c.config)), scratch(c.gpu->work_size(&c.config));
     QuadraticWork work = quadratic_gpu_work(scratch.data, &c.config);
-    Attend a = quadratic_gpu_attend_cache(out.data, cache.data, 0, c.config.T, qkv.data, &work, &c.config);
+    Attend a = quadratic_gpu_attend_cache(out.data, cache.data, 0, NULL, c.config.T, qkv.data, &work, &c.config);
+    Prepare prepare = quadratic_gpu_arrival(&a, cache.data);
     std::vector<Numbers> found;
     qkv.put(c.qkv);
-    quadratic_gpu_prepare(&a.query_measures, &a.key_measures, (floatX *)cache.data, 0, qkv.data, 1, c.config.T,
-                          unit_length, &c.config, 0);
+    prepare.unit_length = unit_length;
+    quadratic_gpu_prepare(&prepare, &c.config, 0);
     for (int row : rows) {
         c.gpu->step(out.data, cache.data, row, 1, qkv.data + (size_t)3 * HS * row, NULL, NULL, scratch.data, &c.config,
                     0);
         found.push_back(out.get());
     }
     return found;
+}
+
+// ---- windows and decay
+
+// With heads of every width, and tiles outside the window at either end.
+static void windows_and_decay(void) {
+    for (const Variant &variant : quadratic_distance_variants) {
+        compare_with_cpu(variant, 2, 65, 3, 32);
+        compare_with_cpu(variant, 1, 300, 2, 20);
+    }
+}
+static void windows_and_decay_of_wide_heads(void) {
+    for (const Variant &variant : quadratic_distance_variants) {
+        compare_with_cpu(variant, 1, 150, 2, 64);
+        compare_with_cpu(variant, 1, 130, 1, 101);
+    }
+}
+
+// Steps of at most 40 rows: the cache of a window has fewer rows than the sequence, and goes round several times.
+static void steps_go_round_the_window(void) {
+    for (const Variant &variant : quadratic_distance_variants) {
+        Case c(variant, 1, 300, 2, 20);
+        c.run_cpu(false);
+        c.config.T = 40;
+        if (c.config.window) CHECK(c.gpu->cache_size(&c.config) < 3 * (size_t)c.config.C * 300);
+        CHECK_CLOSE(difference(run_steps(c, {40, 1, 40, 17, 40, 40, 40, 39}, 300), c.out), 0, FORWARD_BOUND);
+    }
+}
+
+// ---- decoding from a position in device memory
+
+// One graph for every position, captured before the first: the same bits as steps.
+static void a_captured_decode_serves_every_position(void) {
+    const int T = 200, prompt = 3;
+    for (int v = 0; v < QUADRATIC_CPU_VARIANTS; v++) {
+        Case c(*quadratic_cpu_variant(v), 1, T, 3, 16);
+        c.config.T = 8;
+        size_t C = c.config.C;
+        Device<floatX> qkv(3 * c.numbers), row(3 * C), out(c.numbers), found(C);
+        Device<float> cache(c.gpu->cache_size(&c.config)), work(c.gpu->work_size(&c.config));
+        Device<float> parameters(c.parameters.size());
+        Device<int> position(1);
+        cudaStream_t stream;
+        cudaGraph_t graph;
+        cudaGraphExec_t decode;
+        qkv.put(c.qkv), parameters.put(c.parameters), cache.fill(0xff);
+        cuda_check(cudaStreamCreate(&stream));
+        c.gpu->step(out.data, cache.data, 0, prompt, qkv.data, NULL, parameters.data, work.data, &c.config, stream);
+        cuda_check(cudaStreamSynchronize(stream));
+        cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+        c.gpu->decode(found.data, cache.data, position.data, row.data, NULL, parameters.data, work.data, &c.config,
+                      stream);
+        cuda_check(cudaStreamEndCapture(stream, &graph));
+        cuda_check(cudaGraphInstantiate(&decode, graph, 0));
+        Numbers expected = run_steps(c, {prompt}, T);
+        for (int pos = prompt; pos < T; pos++) {
+            cuda_check(cudaMemcpy(position.data, &pos, sizeof pos, cudaMemcpyHostToDevice));
+            cuda_check(cudaMemcpy(row.data, qkv.data + pos * 3 * C, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice));
+            cuda_check(cudaGraphLaunch(decode, stream));
+            cuda_check(cudaStreamSynchronize(stream));
+            CHECK(memcmp(found.get().data(), &expected[pos * C], C * sizeof(float)) == 0);
+        }
+        cuda_check(cudaGraphExecDestroy(decode)), cuda_check(cudaGraphDestroy(graph));
+        cuda_check(cudaStreamDestroy(stream));
+    }
+}
+
+// ---- numbers out of range
+
+// A number beyond the range in q, k, v or dout counts as the largest in range, whatever tile it is in; a head that has
+// none keeps its bits.
+static void numbers_out_of_range_are_limited(void) {
+    enum { T = 90, HS = 24, C = 2 * HS };
+    for (const Variant &variant : variants) {
+        Case tame(variant, 1, T, 2, HS);
+        tame.run_gpu();
+        for (int part = 0; part < 4; part++) {
+            Case found = tame;
+            int row = 20 * part + 5;
+            (part < 3 ? found.qkv[row * 3 * C + part * C + 7] : found.dout[row * C + 7]) = part % 2 ? 1e20f : -1e20f;
+            round_inputs(found.qkv), round_inputs(found.dout);
+            Case expected = found;
+            found.run_gpu(), expected.run_cpu();
+            CHECK_CLOSE(difference(found.out, expected.out), 0, FORWARD_BOUND);
+            for (int i = 0; i < 3; i++)
+                CHECK_CLOSE(difference(found.gradient(i), expected.gradient(i)), 0, STEEP_BOUND);
+            for (int t = 0; t < T; t++) {
+                CHECK(memcmp(&found.out[t * C + HS], &tame.out[t * C + HS], HS * sizeof(float)) == 0);
+                for (int i = 0; i < 3; i++)
+                    CHECK(memcmp(&found.dqkv[(3 * t + i) * C + HS], &tame.dqkv[(3 * t + i) * C + HS],
+                                 HS * sizeof(float)) == 0);
+            }
+        }
+    }
 }
 
 // So many keys that each warp of each split has two rounds: levels rise from one to the next; or the first round has a
@@ -513,8 +634,9 @@ static void huge_scores(void) {
         found.run_gpu(), expected.run_cpu();
         CHECK_CLOSE(difference(found.out, expected.out), 0, FORWARD_BOUND);
         check_gradients(found, expected, STEEP_BOUND);
+        Numbers saved = saved_as_on_cpu(found);
         for (size_t i = 0; i < expected.saved.size(); i++) {
-            CHECK_CLOSE(found.saved[i], expected.saved[i], SAVED_BOUND * fabs(expected.saved[i]));
+            CHECK_CLOSE(saved[i], expected.saved[i], SAVED_BOUND * fabs(expected.saved[i]));
         }
         CHECK_CLOSE(difference(run_steps(found, {60}, 70), expected.out), 0, FORWARD_BOUND);
     }
@@ -629,6 +751,11 @@ int main(void) {
     RUN(decoding_of_common_heads);
     RUN(decoding_of_wide_heads);
     RUN(steps_with_a_small_cache);
+    RUN(windows_and_decay);
+    RUN(windows_and_decay_of_wide_heads);
+    RUN(steps_go_round_the_window);
+    RUN(a_captured_decode_serves_every_position);
+    RUN(numbers_out_of_range_are_limited);
     RUN(decoding_far_into_a_sequence);
     RUN(decoding_with_scores_far_apart);
     RUN(levels_rise_with_weights_behind_them);

@@ -80,7 +80,7 @@ static const Variant quadratic_variants[] = {
 };
 enum { QUADRATIC_VARIANTS = sizeof quadratic_variants / sizeof quadratic_variants[0] };
 
-// Decay and window; only the CPU has them.
+// Decay and window.
 static const Variant quadratic_distance_variants[] = {
     {"softmax, fixed decay", "softmax", 0, FIXED, 0, 0},
     {"softmax, learned decay", "softmax", 0, LEARNED, 0, 0},

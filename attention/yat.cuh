@@ -10,12 +10,12 @@ template <int NORMALIZER, bool UNIT_LENGTH> struct YatScore {
 
     // dot * (dot / n) and not dot^2 / n: the square of a large dot product overflows where the quotient does not.
     static __device__ float score(float dot, float distance, float eps) {
-        return limit(dot * (dot / (distance + eps)), LARGEST_SCORE);
+        return dot * (dot * reciprocal_approximately(distance + eps));
     }
 
     // With r = dot / (distance + eps): d score / d dot = 2 r, d score / d distance = -r^2.
     static __device__ float slopes(float &slope, float dot, float distance, float eps) {
-        float r = limit(dot / (distance + eps), LARGEST_SLOPE), by_dot = 2 * slope * r;
+        float r = limit(dot * reciprocal_approximately(distance + eps), LARGEST_SLOPE), by_dot = 2 * slope * r;
         slope = limit(by_dot, LARGEST_SLOPE);
         return limit(by_dot * r, LARGEST_SLOPE);
     }

@@ -93,7 +93,8 @@ else
     report "cuDNN" "no (${too_old:-libcudnn 9, cudnn_frontend.h}; USE_CUDNN=fetch fetches both): softmax attention by our own kernel"
 fi
 if echo '#include <nccl.h>
-int main(void){int v; return ncclGetVersion(&v) != 0;}' | links "-lnccl"; then
+int main(void){ncclConfig_t config = NCCL_CONFIG_INITIALIZER; ncclUniqueId id = {}; ncclComm_t made; // since NCCL 2.14
+return ncclCommInitRankConfig(&made, 1, id, 0, &config) != 0;}' | links "-lnccl"; then
     flags="$flags -DHAVE_NCCL" libraries="$libraries -lnccl"
     report "NCCL" "yes"
 else

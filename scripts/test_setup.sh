@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests of setting up, of make cuda and of counting tests: what the tests need is installed, what is left out is counted and
 # explained, the GPU's programs are built for what was asked, and without a GPU nothing is built to test on one. Stand-ins
-# play apt-get and nvcc. Last line: `N passed, N failed`.
+# play apt-get, nvcc, NVIDIA's driver and compute-sanitizer. Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
 work=$(mktemp -d) || exit 1
@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 passed=0 failed=0
 . scripts/checks.sh
-unset MAKEFLAGS MAKELEVEL MFLAGS CXX CUDA_ARCH TF32 TEST_ONLY RUN_UNDER
+unset MAKEFLAGS MAKELEVEL MFLAGS CXX CUDA_ARCH TF32 TEST_ONLY RUN_UNDER SANITIZER_TESTS
 export BUILD="$work/build"
 stand_in() { # path; the script is standard input
     { echo '#!/bin/sh' && cat; } >"$1" && chmod +x "$1"
@@ -117,11 +117,63 @@ compiled() { # options: how many files make compiles to ask for a GPU
 }
 check_equal "compiled once" "$(compiled CUDA_ARCH=80) $(compiled CUDA_ARCH=80)" "2 0"
 check_equal "another architecture is compiled anew" "$(compiled CUDA_ARCH=90)" 2
-: >"$work/compiled"
-make -s test-gpu >"$work/out" 2>"$work/err"
-check_equal "test-gpu without a GPU: exit code" "$?" 2
-check_equal "test-gpu without a GPU: one line, and make's" "$(grep -v '^make' "$work/err")" "find_gpu: no GPU found"
-check_equal "test-gpu without a GPU: nothing else is compiled" "$(grep -c -e ' -c -o ' "$work/compiled")" 2
+
+# ---- make test-gpu: a driver that shows so many GPUs
+driver() { # how many
+    mkdir -p "$work/driver"
+    printf 'int cuInit(unsigned flags) { return (int)flags; }\nint cuDeviceGetCount(int *count) { *count = %s; return 0; }\n' \
+        "$1" >"$work/driver.c"
+    cc -shared -fPIC -o "$work/driver/libcuda.so.1" "$work/driver.c"
+}
+test_gpu() { # options of make: the exit code, and what was said
+    : >"$work/compiled"
+    LD_LIBRARY_PATH="$work/driver" make -s "$@" >"$work/out" 2>"$work/err"
+    echo "$? $(grep -v '^make' "$work/err")"
+}
+driver 0
+for target in test-gpu bench-gpu; do
+    check_equal "$target without a GPU: exit code, one line" "$(BUILD="$work/fresh" test_gpu $target)" "2 no GPU found: the driver shows \
+none: look at nvidia-smi and CUDA_VISIBLE_DEVICES; make test runs the kernels' tests on the CPU"
+    check_equal "$target without a GPU: nothing is looked for" "$(cat "$work/out" "$work/compiled" && ls "$work/fresh")" cuda
+done
+: >"$work/driver/libcuda.so.1"
+check_equal "without a driver" "$(BUILD="$work/fresh" test_gpu test-gpu | cut -d ';' -f 1)" \
+    "2 no GPU found: NVIDIA's driver (libcuda.so.1) is not there"
+driver 1
+check_equal "a GPU that the toolkit does not see: exit code, one line" "$(test_gpu test-gpu)" "2 find_gpu: no GPU found"
+check_equal "nothing else is compiled for it" "$(grep -c -e ' -c -o ' "$work/compiled")" 2
+echo 'echo "GPU 0: a stand-in"' | stand_in "$BUILD/cuda/find_gpu"
+make -n test-gpu >"$work/out" 2>&1
+for test in core/ranks/test_parallel_gpu test_gpt2 test_gpt2_124M; do
+    check_contains "on a GPU $test is run" " $BUILD/cuda/bf16/$test " "$work/out"
+done
+check_contains "on a GPU: the tests with the smallest shapes under compute-sanitizer" \
+    "$BUILD/cuda/bf16/attention/test_linear_gpu=$(sed -n 's/^VALGRIND_test_linear_gpu *:= *//p' dev/cuda_on_cpu/harness.mk)" "$work/out"
+check_contains "on a GPU: other tests in bf16" ",rounding_is_fair" "$work/out"
+check_equal "on a GPU: not those of minutes" "$(grep -c '_124M=' "$work/out")" 0
+
+# ---- compute-sanitizer: both tools for every program; what they find is counted
+printf 'echo "$TEST_ONLY" >>"%s"\necho "1 passed, 0 failed"\n' "$work/sanitized" | stand_in "$work/one_test"
+printf 'echo "FAIL it"\necho "0 passed, 1 failed"\nexit 1\n' | stand_in "$work/bad_test"
+mkdir "$work/nvidia"
+stand_in "$work/nvidia/compute-sanitizer" <<END
+[ "\$1 \$3 \$4 \$5" = "--tool --error-exitcode 99 --log-file" ] || exit 3
+echo "\$2" >>"$work/sanitized"
+echo "report of \$2" >"\$6"
+"\$7" || exit
+[ "\$2" != "\$FINDS" ] || exit 99
+END
+sanitize() { # a tool that finds something, or -; then SANITIZER_TESTS
+    : >"$work/sanitized"
+    PATH="$work/nvidia:$PATH" FINDS=$1 SANITIZER_TESTS=$2 count scripts/test_sanitizer.sh
+}
+check_equal "compute-sanitizer finds nothing" "$(sanitize - "$work/one_test=a,b $work/one_test=")" "0: 4 passed, 0 failed, 0 skipped"
+check_equal "its tools and tests" "$(tr '\n' ' ' <"$work/sanitized")" "memcheck a,b racecheck a,b memcheck  racecheck  "
+check_equal "it finds a race" "$(sanitize racecheck "$work/one_test=a")" "1: 1 passed, 1 failed, 0 skipped"
+check_contains "and shows it" "report of racecheck" "$work/out"
+check_equal "a test that fails under it" "$(sanitize - "$work/bad_test=a")" "1: 0 passed, 2 failed, 0 skipped"
+check_equal "it is not installed" "$(PATH="$work/bin" SANITIZER_TESTS="$work/one_test=a" count scripts/test_sanitizer.sh)" \
+    "0: 0 passed, 0 failed, 1 skipped"
 
 cd "$root" || exit 1
 summary

@@ -78,19 +78,23 @@ def check_includes(path, text, files):
         check(allowed, f"{path}:{number}: {included} is not below {room or 'the programs'}")
 
 
+NOT_FUNCTIONS = ("#", "//", "typedef", "struct", "enum", "union", "extern", "namespace")
+STATEMENTS = ("if", "for", "while", "switch", "else", "do", "case", "return")
+
+
 def functions(text):
-    """Name, first line and number of lines of each function: from a line that begins in column 0 and ends with `{` to `}`;
-    of a type's functions, which are indented, to the `}` below their first line."""
+    """Name, first line and number of lines of each function: from a line that ends with `{` to the `}` below it, in the
+    first column or, within a struct, indented by one step."""
     lines = text.splitlines()
-    start, name, end = None, None, "}"
+    start, name, end = None, None, None
     for number, line in enumerate(lines, 1):
-        if re.match(r"(template <.*> )?struct .*\{$|\};$", line):
-            end = "}" if line == "};" else "    }"
-        if start is None and line.endswith("{") and not line.startswith(("#", "//", "typedef", "struct", "enum", "union", "extern")):
-            head = line if "(" in line and not line.startswith(" ") else " ".join(lines[max(0, number - 4):number])
+        indent = "    " if line.startswith("    ") else ""
+        begins = line.endswith("{") and not line[len(indent):].startswith((" ",) + NOT_FUNCTIONS)
+        if start is None and begins and "=" not in line and not re.search(r"\b(struct|union) \w+[^()]*\{$", line):
+            head = line if "(" in line else " ".join(lines[max(0, number - 4):number])
             match = re.search(r"(\w+)\((?!.*=\s*\{$)", head)
-            if match and "=" not in line:
-                start, name = number, match.group(1)
+            if match and match.group(1) not in STATEMENTS:
+                start, name, end = number, match.group(1), indent + "}"
         elif start is not None and line == end:
             yield name, start, number - start + 1
             start = None

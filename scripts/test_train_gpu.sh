@@ -124,8 +124,10 @@ check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | w
     check "continued on the CPU" run ./train_gpt2 moved_fp32 --resume "$work/moved_fp32" --steps 6
     check "GPU, then CPU: losses" losses_agree moved_fp32 cpu 0.0001
     last=step_00000006
-    for attention in softmax yat yat-spherical elu cosformer favor slay; do # both ways in one run, with its constants
+    # both ways in one run, with its constants; a list over the layers without positions
+    for attention in softmax yat yat-spherical elu cosformer favor slay slay,softmax; do
         moving="$small --attention $attention --schedule constant"
+        case $attention in *,*) moving="$moving --positions none" ;; esac
         check "$attention stays on the CPU" run ./train_gpt2 "stays_$attention" $moving --steps 6
         check "$attention begins there" run ./train_gpt2 "moves_$attention" $moving --steps 2
         check "$attention goes to the GPU" run "$fp32" "moves_$attention" --resume "$work/moves_$attention" --steps 4
@@ -148,6 +150,26 @@ check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | w
     check "recompute cheap: losses" losses_agree cheap gpu 0.00001
     check "recompute blocks" run "$fp32" blocks $small --steps 6 --recompute blocks
     check "recompute blocks: the same bits" same_file blocks/step_00000006/model.safetensors gpu/step_00000006/model.safetensors
+    # ---- GELU: within the products where that is one kernel, or as the option says
+    check "bf16 from sm_90 on" run "$bf16" gelu_fused $small --steps 6 --fuse-gelu yes
+    check "the GELU is fused, and the console tells" grep -q "^GELU  *within cuBLASLt" "$work/out"
+    check "bf16 without it" run "$bf16" gelu_apart $small --steps 6 --fuse-gelu no
+    check "which it tells too" grep -q "^GELU  *by our own kernels" "$work/out"
+    check "fused and apart: losses" losses_agree gelu_apart gelu_fused 0.03
+    if [ -z "${GPU_TRAIN_FP32:-}" ]; then
+        check "by itself fused on sm_90" same_file gelu_fused/step_00000006/model.safetensors half/step_00000006/model.safetensors
+        export CUDA_ON_CPU_CAPABILITY=80
+        check "on sm_80" run "$bf16" gelu_sm80 $small --steps 6
+        unset CUDA_ON_CPU_CAPABILITY
+        check "by itself apart on sm_80" same_file gelu_apart/step_00000006/model.safetensors gelu_sm80/step_00000006/model.safetensors
+    fi
+    # ---- rows at once: as many as fit
+    chooses=$(echo $small | sed 's/--micro-batch 2//')
+    check "rows chosen" run "$fp32" chosen $chooses --steps 6
+    check "all of them" grep -q "^batch .* micro-batch 3 " "$work/out"
+    check "which changes nothing but rounding" losses_agree chosen gpu 0.00001
+    check "rows chosen, resumed" run "$fp32" chosen --resume "$work/chosen" --steps 7
+    check "as before" grep -q "^batch .* micro-batch 3 " "$work/out"
     check "slay with dropout" run "$fp32" slay $small --steps 2 --attention slay --dropout 0.1 --profile
     check "the profile" grep -q "^attention .*%" "$work/out"
     check "slay on the CPU" run ./train_gpt2 slay_cpu $small --steps 2 --attention slay --dropout 0.1
@@ -186,8 +208,17 @@ check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | w
     # ---- an error of CUDA's: its place, the call, and a hint whose options exist. The harness can be a device too small,
     # or none, with and without a driver, or one whose driver is too old.
     if [ -z "${GPU_TRAIN_FP32:-}" ]; then
+        wide="--val $work/val.bin --layers 2 --heads 2 --width 64 --context 100 --vocab 61 --batch 500 --steps 0"
+        export CUDA_ON_CPU_MEMORY_MB=100
+        check "a small GPU" run "$fp32" small_gpu $wide
+        check "gets an equal part of the batch" grep -q "^batch .* micro-batch 32 " "$work/out"
+        ! run "$fp32" too_many $wide --micro-batch 100
+        check "too many rows: what would fit" \
+            grep -q "^train_gpt2: this run needs 0.1 GB of memory (cuBLAS .*activations .*; --micro-batch [0-9]* --recompute [a-z]* would fit" "$work/err"
         export CUDA_ON_CPU_MEMORY_MB=1
-        ! run "$fp32" too_small $small --steps 1
+        ! run "$fp32" too_small $wide
+        check "nothing fits" grep -q "no setting of --micro-batch and --recompute fits" "$work/err"
+        ! "$sample_fp32" "$work/gpu" --prompt-ids 1 >"$work/out" 2>"$work/err"
         unset CUDA_ON_CPU_MEMORY_MB
         check "no memory: file, line, call, hint" \
             grep -q "^core/[a-z_/]*\.cu:[0-9]*: cudaMalloc(.*: out of memory (use .*)" "$work/err"
@@ -245,6 +276,27 @@ check "a prompt in a file" same_text --prompt-file "$work/prompt"
 check "a prompt in numbers" same_text --prompt-ids 84,104,101
 check "no prompt" test "$(echo "The hill" | "$sample_fp32" "$work/teller" --tokens 12 2>/dev/null)" = "$(sample_cpu --prompt "The hill")"
 check "questions and answers" test "$(printf 'The\nThe old\n' | "$sample_fp32" "$work/teller" --tokens 5 -i 2>/dev/null)" = "$(printf 'The\nThe old\n' | ./sample_gpt2 "$work/teller" --tokens 5 -i 2>/dev/null)"
+# ---- text without end, and a list of attentions with a cache for more positions than it was trained with
+without_positions() { # attention
+    ./train_gpt2 --train "$work/told_train_000000.bin" --tokenizer "$work/vocab" --layers 2 --heads 2 --width 32 --context 40 \
+        --batch 4 --steps 5 --warmup 2 --lr 1e-2 --attention "$1" --positions none --out "$work/$1" >"$work/log" 2>"$work/err"
+}
+for attention in elu elu,softmax; do
+    check "$attention without positions" without_positions $attention
+    [ $attention = elu ] && longer= || longer="--length 70"
+    long_text() { # program
+        # shellcheck disable=SC2086
+        "$1" "$work/$attention" --prompt "The" --tokens 90 --no-stop --temperature 0.7 $longer 2>"$work/err" </dev/null
+    }
+    long_text ./sample_gpt2 >"$work/text_cpu" && long_text "$sample_fp32" >"$work/text_gpu"
+    check "$attention: a long text" test "$(wc -c <"$work/text_cpu")" -ge 100
+    check "$attention: the same on the GPU" same_file text_cpu text_gpu
+done
+# Elu takes its position from device memory: after the prompt, one token kernel by kernel, then each as one graph.
+if [ -z "${GPU_TRAIN_FP32:-}" ]; then
+    CUDA_ON_CPU_TRACE=1 "$sample_fp32" "$work/elu" --prompt "The" --tokens 20 --no-stop >"$work/out" 2>"$work/err" </dev/null
+    check "a token is a graph" test "$(grep -c "a graph of [0-9]* nodes" "$work/err")" = 18
+fi
 loss() { "$1" "$work/teller" --loss "$work/told_train_000000.bin" 2>"$work/err" </dev/null | sed -n 's/^loss \([0-9.]*\) .*tokens)$/\1/p'; }
 within() { echo "$1 $2 $3" | awk '{ d = $1 - $2; exit !(NF == 3 && d <= $3 && -d <= $3) }'; }
 check "the loss" within "$(loss "$sample_fp32")" "$(loss ./sample_gpt2)" 0.00001
@@ -252,6 +304,10 @@ check "the loss in bf16" within "$(loss "$sample_bf16")" "$(loss ./sample_gpt2)"
 check "text in bf16" test "$("$sample_bf16" "$work/teller" --prompt "The old" --tokens 12 2>"$work/err" | head -c 7)" = "The old"
 sample_cpu --prompt "The old keeper" --logits "$work/logits_cpu" && sample_gpu --prompt "The old keeper" --logits "$work/logits_gpu"
 check "logits" test "$(./inspect "$work/logits_gpu" | grep -c "^ *logits ")$(wc -c <"$work/logits_gpu")" = "1$(wc -c <"$work/logits_cpu")"
+losses_of() { "$1" "$work/teller" --loss "$work/told_train_000000.bin" --losses "$2" >"$work/out" 2>"$work/err" </dev/null; }
+check "losses of tokens" losses_of "$sample_fp32" "$work/losses_gpu"
+check "on the CPU" losses_of ./sample_gpt2 "$work/losses_cpu"
+check "the same ones" test "$(./inspect "$work/losses_gpu" | tail -n 4)" = "$(./inspect "$work/losses_cpu" | tail -n 4)"
 check "logits by value" numbers_agree "$work/logits_gpu" "$work/logits_cpu" 0.0001 900
 refused() { # what the one line has to say, then the arguments
     part=$1

@@ -6,6 +6,7 @@
 # Each process gets its share of the machine's cores (OMP_NUM_THREADS, --threads: another number). PROGRAM names another
 # trainer than ./train_gpt2. Ctrl-C, SIGTERM or SIGUSR1: all finish the step, rank 0 saves, as without MPI.
 . "$(dirname "$0")/usage.sh"
+. "$(dirname "$0")/recipe.sh"
 hostfile="" program=${PROGRAM:-./train_gpt2}
 [ "${1:-}" = --hostfile ] && { hostfile=${2:-}; [ -r "$hostfile" ] || refuse "cannot read the hostfile \"$hostfile\""; shift 2; }
 case ${1:-} in '' | *[!0-9]* | 0) refuse "expected a number of processes first, found '${1:-}'; --help shows how it is called" ;; esac
@@ -26,14 +27,5 @@ else
 fi
 [ "$(id -u)" != 0 ] || set -- --allow-run-as-root "$@" # as in containers
 # Ranks that wait let others run; mpirun keeps its essays about exit codes to itself: the trainer has said what happened.
-mpirun --quiet --mca mpi_yield_when_idle 1 "$@" &
-launcher=$!
-# mpirun answers SIGTERM by killing everything a second later; SIGUSR1 it hands on.
-trap 'kill -USR1 $launcher' INT TERM USR1
-wait $launcher
-code=$?
-while kill -0 $launcher 2>/dev/null; do # the signal ended the wait, not mpirun
-    wait $launcher
-    code=$?
-done
-exit $code
+# It answers SIGTERM by killing everything a second later; SIGUSR1 it hands on.
+run_until_saved mpirun --quiet --mca mpi_yield_when_idle 1 "$@"

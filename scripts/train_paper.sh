@@ -14,7 +14,7 @@ require_attention "$1"
 attention=$1
 shift
 program=${PROGRAM:-./train_gpt2}
-[ -n "${PROGRAM:-}" ] || [ ! -x ./train_gpt2_cuda ] || ! nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || program=./train_gpt2_cuda
+[ -n "${PROGRAM:-}" ] || [ ! -x ./train_gpt2_cuda ] || [ "$(gpu_count)" = 0 ] || program=./train_gpt2_cuda
 exec "$program" --model gpt2 --attention "$attention" --train 'data/fineweb/*_train_*.bin' \
     --val 'data/fineweb/*_val_*.bin' --sequence 1024 --batch 32 --batch-start 8 --batch-ramp 500 --micro-batch 4 \
     --steps 10500 --lr 1e-4 --schedule linear --warmup 500 --final-lr 0 --weight-decay 0.01 --clip 1 --beta1 0.9 \

@@ -1,11 +1,12 @@
 # The GPU programs, by nvcc. Nothing here runs unless one of these goals is asked for.
 #   make cuda          train_gpt2_cuda (bf16) and train_gpt2_cuda_fp32 for the architectures in CUDA_ARCH, and PTX
-#   make test-gpu      every .cu test on a real GPU, the programs, and NCCL where there are two GPUs; stops without a GPU
+#   make test-gpu      every .cu test on a real GPU, the programs, NCCL where there are two GPUs, and compute-sanitizer where
+#                      it is installed; without a GPU it says so in one line, before anything is looked for or built
 #   make bench-gpu     measures attentions, training and decoding on a real GPU; prints tables ready to paste
-#   make cuda-report   registers, occupancy and roofline estimates of every kernel, into docs/cuda_report.md
+#   make cuda-report   registers, issue slots, bytes and bounds of every kernel and a model of a step, into docs/cuda_report.md
 # Variables: CUDA_ARCH=80 for one architecture, TF32=1 for TF32 products in the fp32 programs, CUDA_HOME for another toolkit.
 NVCC_GOALS := cuda test-gpu bench-gpu cuda-report
-ifneq ($(filter $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench nvcc-report nvcc-find-gpu,$(MAKECMDGOALS)),)
+ifneq ($(filter cuda cuda-report nvcc-programs nvcc-tests nvcc-bench nvcc-report nvcc-find-gpu,$(MAKECMDGOALS)),)
 -include $(BUILD)/cuda.mk
 -include $(shell find $(BUILD)/cuda -name '*.dep' 2>/dev/null)
 endif
@@ -24,8 +25,10 @@ NVCC_LINK     = $(call say,link,$@)$(NVCC) -o $@ $(filter %.o,$^) $(BUILD)/libsl
 NVCC_TEST_SOURCES := $(wildcard $(GPU_ROOMS:%=%/test_*_gpu.cu))
 NVCC_LIBRARY := $(filter-out $(NVCC_TEST_SOURCES),$(wildcard $(GPU_ROOMS:%=%/*.cu)))
 NVCC_ROOM_TESTS := $(NVCC_TEST_SOURCES:%.cu=%)
-NVCC_TESTS   := $(NVCC_ROOM_TESTS) test_gpt2
-NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/launch_sizes.cu %/traffic.cu,$(wildcard dev/cuda/*.cu)))
+NVCC_TWIN_TESTS := test_gpt2 test_gpt2_124M
+NVCC_TESTS   := $(NVCC_ROOM_TESTS) $(NVCC_TWIN_TESTS)
+NVCC_RANK_TESTS := $(filter core/ranks/%,$(NVCC_ROOM_TESTS))
+NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/traffic.cu,$(wildcard dev/cuda/*.cu)))
 NVCC_SOURCES  = $(NVCC_LIBRARY) dev/find_gpu.cu $(NVCC_TEST_SOURCES) $(wildcard dev/cuda/*.cu dev/bench/*.cu *.cu)
 NVCC_PROGRAMS := $(patsubst %.cu,%_cuda,$(wildcard train_gpt2.cu sample_gpt2.cu))
 NVCC_bf16    := -DPRECISION_BF16
@@ -51,7 +54,7 @@ train_gpt2_cuda$(2) sample_gpt2_cuda$(2): %_cuda$(2): $(BUILD)/cuda/$(1)/%.o $$(
 	$$(NVCC_LINK)
 $(NVCC_ROOM_TESTS:%=$(BUILD)/cuda/$(1)/%): %: %.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)
-$(BUILD)/cuda/$(1)/test_gpt2: $(BUILD)/cuda/$(1)/test_gpt2.o $(BUILD)/float/dev/cuda/gpt2_twin.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+$(NVCC_TWIN_TESTS:%=$(BUILD)/cuda/$(1)/%): %: %.o $(BUILD)/float/dev/cuda/gpt2_twin.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)
 $(NVCC_CASES:%=$(BUILD)/cuda/$(1)/dev/cuda/%): %: %.o $(BUILD)/float/dev/cuda/gpt2_twin.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)
@@ -72,21 +75,29 @@ nvcc-programs: $(NVCC_PROGRAMS) $(NVCC_PROGRAMS:%=%_fp32)
 nvcc-tests: $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%))
 nvcc-bench: $(NVCC_PROGRAMS) $(NVCC_PROGRAMS:%=%_fp32) $(foreach case,bench/bench_gpu $(NVCC_CASES:%=cuda/%),$(BUILD)/cuda/bf16/dev/$(case)) stories tokenize
 nvcc-find-gpu: $(BUILD)/cuda/find_gpu
-test-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
+$(BUILD)/cuda/find_driver: dev/find_driver.c
+	@mkdir -p $(@D) && $(CC) -Wall -Wextra -o $@ $< -ldl
+SANITIZED    := $(foreach precision,fp32 bf16,$(patsubst %,$(BUILD)/cuda/$(precision)/%,\
+                $(filter-out %/test_parallel_gpu %_124M,$(NVCC_TESTS))))
+test-gpu: $(BUILD)/cuda/find_driver
+	@$(BUILD)/cuda/find_driver
 	@$(MAKE) --no-print-directory -s nvcc-find-gpu && $(BUILD)/cuda/find_gpu
 	@$(MAKE) --no-print-directory -s nvcc-tests nvcc-programs all
 	@GPU_TRAIN_FP32=./train_gpt2_cuda_fp32 GPU_TRAIN_BF16=./train_gpt2_cuda \
 	    GPU_SAMPLE_FP32=./sample_gpt2_cuda_fp32 GPU_SAMPLE_BF16=./sample_gpt2_cuda \
-	    TWO_GPU_PROGRAMS="$(foreach precision,fp32 bf16,$(BUILD)/cuda/$(precision)/core/ranks/test_parallel_gpu)" \
+	    TWO_GPU_PROGRAMS="$(foreach precision,fp32 bf16,$(NVCC_RANK_TESTS:%=$(BUILD)/cuda/$(precision)/%))" \
+	    SANITIZER_TESTS="$(foreach test,$(SANITIZED),$(test)=$(call smallest_tests_of,$(test)))" \
 	    scripts/run_tests.sh $(foreach precision,fp32 bf16,$(NVCC_TESTS:%=$(BUILD)/cuda/$(precision)/%)) \
-	    scripts/test_train_gpu.sh scripts/test_two_gpus.sh
-bench-gpu: $(BUILD)/cuda.mk $(BUILD)/config.mk
+	    scripts/test_train_gpu.sh scripts/test_two_gpus.sh \
+	    scripts/test_sanitizer.sh
+bench-gpu: $(BUILD)/cuda/find_driver
+	@$(BUILD)/cuda/find_driver
 	@$(MAKE) --no-print-directory -s nvcc-find-gpu && $(BUILD)/cuda/find_gpu
 	@$(MAKE) --no-print-directory -s nvcc-bench
 	@dev/bench/bench_gpu.sh
 cuda-report: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory nvcc-report
 nvcc-report: $(foreach precision,bf16 fp32,$(NVCC_OBJECTS_$(precision)) $(BUILD)/cuda/$(precision)/train_gpt2.o \
-    $(BUILD)/cuda/$(precision)/sample_gpt2.o) $(BUILD)/cuda_on_cpu/count-bf16/dev/cuda/traffic
-	@dev/cuda/report.py --nvcc "$(NVCC)" --build $(BUILD)/cuda/report --objects $(BUILD)/cuda \
-	    --traffic $(BUILD)/cuda_on_cpu/count-bf16/dev/cuda/traffic --out docs/cuda_report.md
+    $(BUILD)/cuda/$(precision)/sample_gpt2.o) $(foreach mode,count count-bf16,$(BUILD)/cuda_on_cpu/$(mode)/dev/cuda/traffic)
+	@dev/cuda/report.py --build $(BUILD)/cuda/report --objects $(BUILD)/cuda --count $(BUILD)/cuda_on_cpu \
+	    --out docs/cuda_report.md

@@ -1,5 +1,6 @@
 // Micro-batches as CUDA graphs: forward and backward of one are launched as a whole, which spares the host hundreds of
-// launches. What changes from micro-batch to micro-batch has to be in device memory, so that a graph stays valid.
+// launches. What changes from micro-batch to micro-batch has to be in memory, so that a graph stays valid. The
+// sampler's tokens go the same way, as micro-batches of one token without backward.
 #ifndef CORE_GRAPHS_GPU_H
 #define CORE_GRAPHS_GPU_H
 

@@ -152,6 +152,13 @@ static const Plan *find_plan(const MatmulShape *shape) {
     return &plans.back();
 }
 
+bool matmul_gpu_fuses_gelu(void) {
+    int device, major;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return major >= 9;
+}
+
 bool matmul_gpu_has(const MatmulShape *shape) {
     return find_plan(shape)->exists;
 }

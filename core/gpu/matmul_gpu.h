@@ -34,6 +34,9 @@ typedef struct { // what the fusion at hand needs
     float *column_sums;
 } MatmulExtra;
 
+// Whether a product with a GELU is one kernel here. Below sm_90 cuBLASLt offers it in bf16 too, but runs a second
+// kernel for it that is slower than one of ours.
+bool matmul_gpu_fuses_gelu(void);
 // Whether this GPU and library have the product with its fusion; where not, the caller uses a kernel of its own.
 bool matmul_gpu_has(const MatmulShape *shape);
 void matmul_gpu(void *out, const floatX *a, const floatX *b, float beta, const MatmulShape *shape,

@@ -66,6 +66,42 @@ static void products(void) {
     }
 }
 
+// out (2,8,8): the products a b of the first 8 rows of a (16,16) with b (16,8), and the transposed b^T a^T
+template <typename Number> __global__ void transposed_kernel(float *out, const Number *a, const Number *b) {
+    constexpr int stride = tile_stride<Number, SIZE>;
+    __shared__ alignas(16) Number tile_a[SIZE * stride], tile_b[SIZE * stride];
+    stage_plainly<SIZE, SIZE>(tile_a, a, SIZE, SIZE, SIZE, (int)threadIdx.x, 32);
+    stage_plainly<SIZE, SIZE>(tile_b, b, SIZE, SIZE, SIZE, (int)threadIdx.x, 32);
+    __syncthreads();
+    LeftFragment<Number> left;
+    RightFragment<Number> right;
+    SumFragment plain = {}, transposed = {};
+    load_left(left, tile_a, stride);
+    load_right(right, tile_b, stride);
+    multiply_add(plain, left, right);
+    load_left_transposed(left, tile_b, stride);
+    load_right_transposed(right, tile_a, stride);
+    multiply_add<true>(transposed, left, right);
+    for (int i = 0; i < 2; i++) {
+        out[sum_row(i) * 8 + sum_column(i)] = plain.x[i];
+        out[64 + sum_column(i) * 8 + sum_row(i)] = transposed.x[i];
+    }
+}
+
+template <typename Number> static void check_transposed(void) {
+    Tensors<Number> a(SIZE * SIZE, 1), b(SIZE * SIZE, 1);
+    Sum out(128);
+    transposed_kernel<<<1, 32, 0, stream>>>(out.device, a.device, b.device);
+    launch_check();
+    std::vector<float> found = out.fetch();
+    for (int i = 0; i < 64; i++) CHECK(found[i] == found[64 + i]);
+}
+
+static void transposed_products_have_the_same_bits(void) {
+    check_transposed<__nv_bfloat16>();
+    check_transposed<float>();
+}
+
 // out (16,8) = (a b) c, with a b (16,16) as an operand straight from its sums
 template <typename Number> __global__ void chain_kernel(float *out, const Number *a, const Number *b, const Number *c) {
     constexpr int stride = tile_stride<Number, SIZE>;
@@ -172,11 +208,39 @@ static void rows_are_staged(void) {
         check_staging<__nv_bfloat16>(is_async), check_staging<float>(is_async);
 }
 
+// out (4,8) of x (8): 2^x, 1 / x, the smaller and the larger of x and 1
+__global__ void number_kernel(float *out, const float *x) {
+    float number = x[threadIdx.x];
+    out[threadIdx.x] = exp2_approximately(number);
+    out[8 + threadIdx.x] = reciprocal_approximately(number);
+    out[16 + threadIdx.x] = min_or_nan(number, 1.0f);
+    out[24 + threadIdx.x] = max_or_nan(1.0f, number);
+}
+
+static void single_numbers(void) {
+    Sum x(8), out(32);
+    const float numbers[8] = {0.3f, -7.7f, 100, -100, 1e30f, -INFINITY, -150, NAN};
+    for (int i = 0; i < 8; i++) x.host[i] = numbers[i];
+    x.send();
+    number_kernel<<<1, 8, 0, stream>>>(out.device, x.device);
+    launch_check();
+    std::vector<float> found = out.fetch();
+    for (int i = 0; i < 7; i++) {
+        double power = i == 6 ? 0 : exp2(numbers[i]), inverse = 1 / (double)numbers[i];
+        CHECK(found[i] == (float)power || fabs(found[i] / power - 1) < 4e-7);
+        CHECK(found[8 + i] == (float)inverse || fabs(found[8 + i] / inverse - 1) < 2e-7);
+        CHECK(found[16 + i] == fminf(numbers[i], 1) && found[24 + i] == fmaxf(numbers[i], 1));
+    }
+    for (int i = 7; i < 32; i += 8) CHECK(found[i] != found[i]);
+}
+
 int main(void) {
     cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     RUN(products);
+    RUN(transposed_products_have_the_same_bits);
     RUN(sums_become_operands);
     RUN(rows_reduce);
     RUN(rows_are_staged);
+    RUN(single_numbers);
     return test_summary();
 }

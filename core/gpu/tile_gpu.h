@@ -99,6 +99,31 @@ template <int PENDING> __device__ static inline void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// 2^x and 1 / x by one instruction, within about two units in the last place; results and arguments below 2^-126 count
+// as 0, and so does 1 / x beyond 2^126.
+__device__ static inline float exp2_approximately(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ static inline float reciprocal_approximately(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// fminf and fmaxf, except that NaN stays NaN.
+__device__ static inline float min_or_nan(float a, float b) {
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+__device__ static inline float max_or_nan(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
 #else
 #include "tile_twins.h"
 #endif
@@ -138,26 +163,30 @@ __device__ static inline uint32_t pack_bf16(float low, float high) {
     return bits;
 }
 
-// ---- products
+// ---- products. TRANSPOSED: the same bits as those of the transposed product, b^T a^T, without it.
 
+template <bool TRANSPOSED = false>
 __device__ static inline void multiply_add(SumFragment &sums, const LeftFragment<__nv_bfloat16> &a,
                                            const RightFragment<__nv_bfloat16> &b) {
     mma_bf16(sums.x, a.x, b.x);
 }
 
-// A float as the sum of two TF32 numbers.
+// A float as the sum of two TF32 numbers. What is split is x rounded to such a sum: the sum is split into the same two
+// again, and what comes out of a product with 1 gives the same products as what went in.
 struct SplitFloat {
     uint32_t high, low;
 };
 __device__ static inline SplitFloat split_float(float x) {
+    float first = __uint_as_float(round_to_tf32(x)), sum = first + __uint_as_float(round_to_tf32(x - first));
     SplitFloat split;
-    split.high = round_to_tf32(x);
-    split.low = round_to_tf32(x - __uint_as_float(split.high));
+    split.high = round_to_tf32(sum);
+    split.low = __float_as_uint(sum - __uint_as_float(split.high)); // exact: at most 11 bits
     return split;
 }
 
 // The product sums over 8 columns of a at a time. In which order does not matter as long as the rows of b follow: here
 // column 2t takes the place of t, and 2t+1 that of t+4.
+template <bool TRANSPOSED = false>
 __device__ static inline void multiply_add(SumFragment &sums, const LeftFragment<float> &a,
                                            const RightFragment<float> &b) {
 #pragma unroll
@@ -175,8 +204,9 @@ __device__ static inline void multiply_add(SumFragment &sums, const LeftFragment
             SplitFloat split = split_float(from_b[i]);
             high_b[i] = split.high, low_b[i] = split.low;
         }
-        mma_tf32(sums.x, low_a, high_b);
+        if (!TRANSPOSED) mma_tf32(sums.x, low_a, high_b);
         mma_tf32(sums.x, high_a, low_b);
+        if (TRANSPOSED) mma_tf32(sums.x, low_a, high_b);
         mma_tf32(sums.x, high_a, high_b);
     }
 }

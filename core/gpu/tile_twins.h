@@ -5,6 +5,7 @@
 
 #include "cuda_common.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 #include <vector>
@@ -113,6 +114,28 @@ static inline uint32_t round_to_tf32(float x) {
     return (bits + 0x1000u) & ~0x1fffu;
 }
 
+// ---- single numbers
+
+static inline float flushed(float x) {
+    return x < 1.17549435e-38f && x > -1.17549435e-38f ? x * 0 : x;
+}
+
+static inline float exp2_approximately(float x) {
+    return flushed(exp2f(flushed(x)));
+}
+
+static inline float reciprocal_approximately(float x) {
+    return flushed(1 / flushed(x));
+}
+
+static inline float min_or_nan(float a, float b) {
+    return a != a || b != b ? NAN : a < b ? a : b;
+}
+
+static inline float max_or_nan(float a, float b) {
+    return a != a || b != b ? NAN : a > b ? a : b;
+}
+
 // ---- copies: they arrive when they are waited for and not before, so that a missing wait shows
 
 typedef struct {
@@ -126,7 +149,8 @@ typedef struct { // of one thread
     std::vector<std::vector<Copy>> groups; // the last one is open
 } Copies;
 
-static inline Copies &copies_of_thread(void) {
+// One for the whole program: templates that copy and those that wait may come from different files.
+inline Copies &copies_of_thread(void) {
     static Copies all[1024];
     Copies &mine = all[cuda_on_cpu::thread_in_block()];
     if (mine.block != cuda_on_cpu::block_serial || mine.groups.empty()) {

@@ -21,13 +21,13 @@ static size_t lay_out(BatchData *data, char *block, size_t N, size_t L) {
     return next;
 }
 
-static size_t block_bytes(size_t N, size_t L) {
-    return (L + 2) * sizeof(uint64_t) + sizeof(float) + (4 * N + 2) * sizeof(int);
+size_t batch_gpu_bytes(size_t N, int L) {
+    return ((size_t)L + 2) * sizeof(uint64_t) + sizeof(float) + (4 * N + 2) * sizeof(int);
 }
 
 void batch_gpu_create(BatchGPU *batch, size_t N, int V, int L) {
     batch->L = L;
-    batch->bytes = block_bytes(N, (size_t)L);
+    batch->bytes = batch_gpu_bytes(N, L);
     cuda_check(cudaMalloc((void **)&batch->device_block, batch->bytes));
     cuda_check(cudaMallocHost((void **)&batch->host_block, batch->bytes));
     lay_out(&batch->device, batch->device_block, N, (size_t)L);

@@ -35,6 +35,7 @@ typedef struct {
     cudaEvent_t uploaded; // the block in host memory may be written again
 } BatchGPU;
 
+size_t batch_gpu_bytes(size_t N, int L); // of the block on the device
 // For micro-batches of up to N tokens below V, and L layers.
 void batch_gpu_create(BatchGPU *batch, size_t N, int V, int L);
 void batch_gpu_free(BatchGPU *batch);

@@ -71,7 +71,15 @@ static void layout_free(Layout *layout) {
     free(layout->receive_offsets), free(layout->gather_counts), free(layout->gather_offsets);
 }
 
+int exchange_exists(void) {
+    return mpi_carries();
+}
+
 Exchange *exchange_create(const Partition *partition, real *values, real *gradients, int whole) {
+    if (!exchange_exists()) {
+        parallel_tell("on the CPU gradients travel by MPI: start with scripts/train_mpi.sh instead of --rendezvous");
+        exit(1);
+    }
     Exchange *exchange = memory_allocate_zeroed(1, sizeof *exchange, "the exchange");
     exchange->partition = *partition;
     exchange->values = values, exchange->gradients = gradients;
@@ -161,7 +169,7 @@ static void wait_until_done(Exchange *exchange, int buckets) {
         if (move_on(exchange))
             tries = 0;
         else
-            mpi_pause(tries);
+            mpi_pause(tries, "gradients");
 }
 
 void exchange_ready(Exchange *exchange, size_t from) {

@@ -5,12 +5,15 @@
 #include "parallel_transport.h"
 
 #include <omp.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static Place place = {.ranks = 1, .local_ranks = 1, .sharers = 1};
+static const Transport *transport = &transport_mpi;
+static double timeout = RANK_TIMEOUT;
 
 // ---- the ranks
 
@@ -22,9 +25,13 @@ static int was_launched(void) {
     return 0;
 }
 
-void parallel_start(void) {
-    if (!was_launched()) return;
-    place = transport_start();
+void parallel_start(int argc, char **argv) {
+    Launch launch;
+    Error error;
+    die_if(launch_from_words(&launch, argc, argv, &error), &error);
+    if (!launch.rendezvous && !was_launched()) return;
+    if (launch.rendezvous) transport = &transport_tcp, timeout = launch.timeout;
+    place = transport->start(&launch);
     if (place.ranks == 1) return;
     error_set_rank(place.rank);
     if (place.rank > 0 && !freopen("/dev/null", "w", stdout)) die("cannot open /dev/null");
@@ -35,7 +42,7 @@ void parallel_start(void) {
 }
 
 void parallel_end(void) {
-    if (place.ranks > 1) transport_end();
+    if (place.ranks > 1) transport->end();
     place = (Place){.ranks = 1, .local_ranks = 1, .sharers = 1};
 }
 
@@ -67,7 +74,7 @@ void parallel_sum(double *values, int count) {
     if (place.ranks == 1) return;
     size_t n = (size_t)count;
     double *all = memory_allocate((size_t)place.ranks * n, sizeof *all, "the ranks' numbers");
-    transport_gather(all, values, n * sizeof *all);
+    transport->gather(all, values, n * sizeof *all);
     for (size_t i = 0; i < n; i++) {
         double sum = all[i];
         for (size_t r = 1; r < (size_t)place.ranks; r++) sum += all[r * n + i];
@@ -77,19 +84,19 @@ void parallel_sum(double *values, int count) {
 }
 
 void parallel_broadcast(void *data, size_t bytes) {
-    if (place.ranks > 1) transport_broadcast(data, bytes, 0);
+    if (place.ranks > 1) transport->broadcast(data, bytes, 0);
 }
 
 int parallel_agree(int status, Error *error) {
     if (place.ranks == 1) return status;
     int failed = status != 0, first = -1, count = 0;
     int *all = memory_allocate((size_t)place.ranks, sizeof *all, "the ranks' verdicts");
-    transport_gather(all, &failed, sizeof failed);
+    transport->gather(all, &failed, sizeof failed);
     for (int r = place.ranks - 1; r >= 0; r--)
         if (all[r]) first = r, count++;
     free(all);
     if (count == 0) return 0;
-    transport_broadcast(error, sizeof *error, first);
+    transport->broadcast(error, sizeof *error, first);
     char prefix[32];
     snprintf(prefix, sizeof prefix, "rank %d", first);
     if (count < place.ranks) error_prefix(error, prefix);
@@ -131,4 +138,34 @@ int parallel_compare(const json_t *mine, const char *kind, Error *error) {
     json_decref(theirs), json_decref(ours);
     free(text), free(first);
     return parallel_agree(status, error);
+}
+
+void parallel_collect(real *values, size_t count, int from) {
+    transport->collect(values, count * sizeof *values, from);
+}
+
+// ---- ranks that do not come
+
+double parallel_timeout(void) {
+    return timeout;
+}
+
+void parallel_set_timeout(double seconds) {
+    timeout = seconds;
+}
+
+void parallel_tell(const char *format, ...) {
+    if (!transport->speaks()) return;
+    Error error;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error.text, sizeof error.text, format, arguments);
+    va_end(arguments);
+    error_print(&error);
+}
+
+void parallel_tell_of_wait(const char *what, double seconds) {
+    parallel_tell("waited %.0f s for the other ranks (%s): one of them is dead or hangs, and all end; the last "
+                  "checkpoint is intact; --rank-timeout sets how long a rank waits",
+                  seconds, what);
 }

@@ -1,6 +1,6 @@
-// Training on many processes (ranks): MPI carries small messages for both trainers and the gradients of the CPU's, NCCL
-// those of the GPU's (core/ranks/parallel_nccl.h). Without MPI, or when no launcher started the program, there is one
-// rank and every function here returns at once.
+// Training on many processes (ranks): MPI, or sockets with --rendezvous, carry small messages; MPI the gradients of the
+// CPU's trainer, NCCL those of the GPU's (core/ranks/parallel_nccl.h). When nobody started the program as one of many
+// there is one rank, and every function here returns at once.
 //
 // Sums are made in the order of ranks, so that the same run on the same number of ranks gives the same bits, with and
 // without ZeRO.
@@ -15,10 +15,10 @@
 
 // ---- the ranks
 
-// Joins the other processes when mpirun, srun or the like started this one. From here on only rank 0 prints on standard
-// output, messages on standard error name their rank, and the end of one rank, by an error or by a signal from outside,
-// ends all. Call first in main.
-void parallel_start(void);
+// Joins the other processes when mpirun, srun or the like started this one, or when the options --ranks, --rank and
+// --rendezvous are among its words. From here on only rank 0 prints on standard output, messages on standard error name
+// their rank, and the end of one rank, by an error or by a signal from outside, ends all. Call first in main.
+void parallel_start(int argc, char **argv);
 // All ranks together; afterwards this process may end.
 void parallel_end(void);
 
@@ -42,12 +42,24 @@ int parallel_compare(const json_t *mine, const char *kind, Error *error);
 // Numbers of rank `from` go to rank 0: `values` are sent there, received here. Other ranks do not call it.
 void parallel_collect(real *values, size_t count, int from);
 
+// ---- ranks that do not come
+
+// How many seconds a rank waits for the others (--rank-timeout); 0: for ever.
+double parallel_timeout(void);
+void parallel_set_timeout(double seconds);
+// For who ends the program because of the other ranks: a message, unless another rank has already told the same. `what`
+// is what this rank waits for.
+void parallel_tell_of_wait(const char *what, double seconds);
+void parallel_tell(const char *format, ...) PRINTF_LIKE(1, 2);
+
 // ---- gradients and weights of a model in host memory
 
 typedef struct Exchange Exchange;
 
+// Whether gradients in host memory can travel: they do so by MPI alone.
+int exchange_exists(void);
 // `values` and `gradients` are blocks of partition->size numbers. With `whole` every rank gets all summed gradients,
-// else only those of its own shards.
+// else only those of its own shards. Ends the program where there is no exchange.
 Exchange *exchange_create(const Partition *partition, real *values, real *gradients, int whole);
 void exchange_free(Exchange *exchange);
 // The gradients from number `from` of the block to its end are final: their buckets begin to travel, and those under

@@ -1,11 +1,12 @@
-// A build without MPI: one rank, and nothing to exchange.
+// A build without MPI: the CPU's trainer has nobody to exchange gradients with.
 #ifndef HAVE_MPI
 #include "parallel.h"
 #include "parallel_transport.h"
 
 #include <stdlib.h>
 
-Place transport_start(void) {
+static Place start(const Launch *launch) {
+    (void)launch;
     const char *ranks = getenv("OMPI_COMM_WORLD_SIZE");
     if (!ranks) ranks = getenv("PMI_SIZE");
     if (!ranks) ranks = getenv("SLURM_NTASKS");
@@ -15,23 +16,21 @@ Place transport_start(void) {
     return (Place){.ranks = 1, .local_ranks = 1, .sharers = 1};
 }
 
-void transport_end(void) {}
-
-void transport_gather(void *all, const void *mine, size_t bytes) {
-    (void)all, (void)mine, (void)bytes;
+static int speaks(void) {
+    return 1;
 }
 
-void transport_broadcast(void *data, size_t bytes, int from) {
-    (void)data, (void)bytes, (void)from;
-}
+const Transport transport_mpi = {.start = start, .speaks = speaks}; // one rank sends nothing
 
-void parallel_collect(real *values, size_t count, int from) {
-    (void)values, (void)count, (void)from;
+int exchange_exists(void) {
+    return 0;
 }
 
 Exchange *exchange_create(const Partition *partition, real *values, real *gradients, int whole) {
     (void)partition, (void)values, (void)gradients, (void)whole;
-    return NULL;
+    parallel_tell("on the CPU gradients travel by MPI, and this program was built without; install libopenmpi-dev, "
+                  "make again and start with scripts/train_mpi.sh instead of --rendezvous");
+    exit(1);
 }
 
 void exchange_free(Exchange *exchange) {

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "parallel_mpi.h"
 #include "core/base/memory.h"
+#include "core/base/progress.h"
 #include "parallel_transport.h"
 
 #include <errno.h>
@@ -21,6 +22,7 @@ typedef struct {
     int rank;
     int has_left;      // by exit(), with a message of its own
     int death_is_told; // by the lowest rank that noticed
+    int end_is_told;   // the first slot's: why all ranks end
     cpu_set_t cores;
 } Slot;
 
@@ -40,16 +42,25 @@ static void sleep_microseconds(long microseconds) {
     nanosleep(&pause, NULL);
 }
 
-void mpi_pause(int tries) {
-    if (tries < 2000)
+void mpi_pause(int tries, const char *what) {
+    enum { YIELDS = 2000, LOOKS = 1000 }; // before it sleeps; between looks at the clock
+    static double began;
+    if (tries < YIELDS) {
         sched_yield();
-    else
-        sleep_microseconds(50);
+        return;
+    }
+    if (tries == YIELDS) began = clock_seconds();
+    sleep_microseconds(50);
+    double waited = tries % LOOKS ? 0 : clock_seconds() - began;
+    if (parallel_timeout() == 0 || waited <= parallel_timeout()) return;
+    parallel_tell_of_wait(what, waited);
+    exit(1);
 }
 
 void mpi_wait(MPI_Request *request) {
     int done = 0;
-    for (int tries = 0; MPI_Test(request, &done, MPI_STATUS_IGNORE), !done; tries++) mpi_pause(tries);
+    for (int tries = 0; MPI_Test(request, &done, MPI_STATUS_IGNORE), !done; tries++)
+        mpi_pause(tries, "a small message");
 }
 
 // ---- the watch
@@ -98,12 +109,19 @@ static void *watch_others(void *unused) {
     return unused;
 }
 
+// The first on this machine that asks.
+static int speaks(void) {
+    return !__atomic_exchange_n(&mpi.slots[0]->end_is_told, 1, __ATOMIC_SEQ_CST);
+}
+
+static void end(void);
+
 // exit() before the common end: with an error, which has been printed, or after --help.
 static void on_early_exit(int status, void *unused) {
     (void)unused;
     if (mpi.ends) return;
     if (status == 0) {
-        transport_end();
+        end();
         return;
     }
     __atomic_store_n(&mpi.slots[mpi.place.local_rank]->has_left, 1, __ATOMIC_SEQ_CST);
@@ -135,8 +153,9 @@ static void share_slots(void) {
     MPI_Barrier(mpi.machine);
 }
 
-Place transport_start(void) {
+static Place start(const Launch *launch) {
     int provided;
+    (void)launch; // MPI knows
     MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
     mpi.place = (Place){0};
     MPI_Comm_rank(MPI_COMM_WORLD, &mpi.place.rank);
@@ -146,11 +165,11 @@ Place transport_start(void) {
     share_slots();
     on_exit(on_early_exit, NULL);
     if (pthread_create(&mpi.watch, NULL, watch_others, NULL)) die("cannot start the thread that watches the ranks");
-    if (mpi.place.ranks == 1) transport_end();
+    if (mpi.place.ranks == 1) end();
     return mpi.place;
 }
 
-void transport_end(void) {
+static void end(void) {
     MPI_Request request;
     MPI_Ibarrier(MPI_COMM_WORLD, &request);
     mpi_wait(&request);
@@ -164,28 +183,34 @@ void transport_end(void) {
 
 // ---- small messages
 
-void transport_gather(void *all, const void *mine, size_t bytes) {
+int mpi_carries(void) {
+    return mpi.place.ranks > 1;
+}
+
+static void gather(void *all, const void *mine, size_t bytes) {
     MPI_Request request;
     MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
     mpi_wait(&request);
 }
 
-void transport_broadcast(void *data, size_t bytes, int from) {
+static void broadcast(void *data, size_t bytes, int from) {
     MPI_Request request;
     MPI_Ibcast(data, (int)bytes, MPI_BYTE, from, MPI_COMM_WORLD, &request);
     mpi_wait(&request);
 }
 
-void parallel_collect(real *values, size_t count, int from) {
-    enum { AT_ONCE = 1 << 24 }; // MPI counts in int
-    for (size_t first = 0; first < count; first += AT_ONCE) {
-        int n = count - first < AT_ONCE ? (int)(count - first) : AT_ONCE;
+static void collect(void *data, size_t bytes, int from) {
+    enum { AT_ONCE = 1 << 26 }; // MPI counts in int
+    for (size_t first = 0; first < bytes; first += AT_ONCE) {
+        int n = bytes - first < AT_ONCE ? (int)(bytes - first) : AT_ONCE;
         MPI_Request request;
         if (mpi.place.rank == from)
-            MPI_Isend(values + first, n, MPI_REAL_NUMBER, 0, 0, MPI_COMM_WORLD, &request);
+            MPI_Isend((char *)data + first, n, MPI_BYTE, 0, 0, MPI_COMM_WORLD, &request);
         else
-            MPI_Irecv(values + first, n, MPI_REAL_NUMBER, from, 0, MPI_COMM_WORLD, &request);
+            MPI_Irecv((char *)data + first, n, MPI_BYTE, from, 0, MPI_COMM_WORLD, &request);
         mpi_wait(&request);
     }
 }
+
+const Transport transport_mpi = {start, end, gather, broadcast, collect, speaks};
 #endif

@@ -16,9 +16,11 @@
 // overtake each other, have one each.
 extern MPI_Comm mpi_comm_spreading, mpi_comm_gathering;
 
+// Whether MPI carries this run's messages.
+int mpi_carries(void);
 // MPI's own waiting spins, which starves the others where ranks outnumber cores. After `tries` looks in vain it yields,
-// and after a long wait it sleeps.
-void mpi_pause(int tries);
+// after many it sleeps, and after parallel_timeout() it ends the program, which has waited for `what`.
+void mpi_pause(int tries, const char *what);
 void mpi_wait(MPI_Request *request);
 
 #endif

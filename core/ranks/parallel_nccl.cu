@@ -2,16 +2,20 @@
 
 extern "C" {
 #include "core/base/memory.h"
+#include "core/base/progress.h"
 }
 
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 #include <vector>
 
 enum { SHARD_UNIT = 32 }; // shards begin at 128 bytes, for the kernels that read four numbers at once
 
-OwnParts exchange_gpu_own(size_t start, size_t count, int rank, int ranks) {
-    size_t width = count / (size_t)ranks / SHARD_UNIT * SHARD_UNIT, shared = width * (size_t)ranks;
-    OwnParts own = {{start + (size_t)rank * width, width}, {start + shared, count - shared}};
+OwnParts exchange_gpu_own(Stretch stretch, int rank, int ranks) {
+    size_t width = stretch.whole ? 0 : stretch.count / (size_t)ranks / SHARD_UNIT * SHARD_UNIT;
+    size_t shared = width * (size_t)ranks;
+    OwnParts own = {{stretch.start + (size_t)rank * width, width}, {stretch.start + shared, stretch.count - shared}};
     return own;
 }
 
@@ -52,80 +56,189 @@ int exchange_gpu_exists(void) {
     return 1;
 }
 
+typedef enum { GRADIENTS, SUMS, WEIGHTS, SECTIONS } Section;
+static const char *const section_names[SECTIONS] = {"the gradients' sums", "the sums of losses and norms",
+                                                    "the updated weights"};
+
 struct ExchangeGPU {
-    float *values, *gradients;
+    floatX *values;
+    float *gradients;
     int zero, rank, ranks;
     ncclComm_t communicator;
     cudaStream_t compute, transfer;
-    cudaEvent_t made, moved; // gradients are made; what was on its way has arrived
+    cudaEvent_t made;            // the gradients that travel last
+    cudaEvent_t moved[SECTIONS]; // what was on its way has arrived
+    int under_way;               // the host has not waited for what was sent
 };
 
-static void nccl_check_at(ncclResult_t status, const char *call, int line) {
-    if (status != ncclSuccess)
-        die("%s:%d: %s: %s; NCCL_DEBUG=INFO tells more", __FILE__, line, call, ncclGetErrorString(status));
-}
-#define nccl_check(call) nccl_check_at((call), #call, __LINE__)
+// ---- peers that fail
+//
+// A dead or hanging peer leaves a collective's kernel spinning for ever, and a call that has to reach the peer first
+// hangs in the host. So the communicator does not block: calls that are in progress are asked about, as streams are,
+// until they are done, NCCL knows of an error, or the time is up.
 
-ExchangeGPU *exchange_gpu_create(float *values, float *gradients, int zero, cudaStream_t compute) {
+static void leave(int) {
+    _exit(1);
+}
+
+// After the message: ends what hangs on the device, for this rank and, as far as NCCL can, for its peers. That may hang
+// in its turn, and so may the end of a program whose device hangs.
+[[noreturn]] static void give_up(ExchangeGPU *exchange) {
+    signal(SIGALRM, leave);
+    alarm(10);
+    if (exchange->communicator) (void)ncclCommAbort(exchange->communicator);
+    exit(1);
+}
+
+// The first of the sections that has not arrived.
+static const char *section_now(const ExchangeGPU *exchange) {
+    for (int s = 0; s < SECTIONS; s++)
+        if (cudaEventQuery(exchange->moved[s]) == cudaErrorNotReady) return section_names[s];
+    return section_names[SECTIONS - 1];
+}
+
+// `what` this rank waits for; NULL: for the sections.
+static void check_peers(ExchangeGPU *exchange, ncclResult_t status, const char *what, double began) {
+    double waited = clock_seconds() - began;
+    int failed = status != ncclSuccess && status != ncclInProgress;
+    if (!failed && (parallel_timeout() == 0 || waited <= parallel_timeout())) return;
+    if (!what) what = section_now(exchange);
+    if (failed)
+        parallel_tell("NCCL: %s (after %.0f s of waiting for %s); all ranks end, the last checkpoint is intact; "
+                      "NCCL_DEBUG=INFO tells more",
+                      ncclGetErrorString(status), waited, what);
+    else
+        parallel_tell_of_wait(what, waited);
+    give_up(exchange);
+}
+
+static ncclResult_t state_of(ExchangeGPU *exchange) {
+    ncclResult_t state = ncclSuccess, status = ncclCommGetAsyncError(exchange->communicator, &state);
+    return status != ncclSuccess ? status : state;
+}
+
+// A call of NCCL has returned `status`.
+static void finish_call(ExchangeGPU *exchange, ncclResult_t status, const char *what) {
+    double began = clock_seconds();
+    check_peers(exchange, status, what, began);
+    for (int tries = 0; status == ncclInProgress; tries++) {
+        if (tries > 100) usleep(100); // most calls are done at once
+        status = state_of(exchange);
+        check_peers(exchange, status, what, began);
+    }
+}
+
+// The time that counts is that after this rank's own gradients were made.
+void exchange_gpu_wait(ExchangeGPU *exchange) {
+    if (!exchange || !exchange->under_way) return;
+    double began = clock_seconds();
+    cudaError_t status;
+    while ((status = cudaStreamQuery(exchange->transfer)) == cudaErrorNotReady ||
+           (status == cudaSuccess && (status = cudaStreamQuery(exchange->compute)) == cudaErrorNotReady)) {
+        if (cudaEventQuery(exchange->made) == cudaErrorNotReady) began = clock_seconds();
+        check_peers(exchange, state_of(exchange), NULL, began);
+        usleep(20);
+    }
+    cuda_check(status);
+    (void)cudaGetLastError(); // CUDA remembers "not ready" like an error
+    exchange->under_way = 0;
+}
+
+// ---- the exchange
+
+static void nccl_start(ExchangeGPU *exchange) {
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    if (exchange->rank == 0) {
+        ncclResult_t status = ncclGetUniqueId(&id);
+        if (status != ncclSuccess) die("NCCL: %s; NCCL_DEBUG=INFO tells more", ncclGetErrorString(status));
+    }
+    parallel_broadcast(&id, sizeof id);
+    finish_call(exchange, ncclCommInitRankConfig(&exchange->communicator, exchange->ranks, id, exchange->rank, &config),
+                "the start of NCCL");
+}
+
+ExchangeGPU *exchange_gpu_create(floatX *values, float *gradients, int zero, cudaStream_t compute) {
     ExchangeGPU *exchange = (ExchangeGPU *)memory_allocate_zeroed(1, sizeof *exchange, "the exchange");
+    int least, greatest;
     exchange->values = values, exchange->gradients = gradients, exchange->zero = zero;
     exchange->rank = parallel_rank(), exchange->ranks = parallel_ranks(), exchange->compute = compute;
-    ncclUniqueId id;
-    if (exchange->rank == 0) nccl_check(ncclGetUniqueId(&id));
-    parallel_broadcast(&id, sizeof id);
-    nccl_check(ncclCommInitRank(&exchange->communicator, exchange->ranks, id, exchange->rank));
-    cuda_check(cudaStreamCreateWithFlags(&exchange->transfer, cudaStreamNonBlocking));
+    nccl_start(exchange);
+    // Gradients that could leave do not wait behind kernels of backward, which has work enough.
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cuda_check(cudaStreamCreateWithPriority(&exchange->transfer, cudaStreamNonBlocking, greatest));
     cuda_check(cudaEventCreateWithFlags(&exchange->made, cudaEventDisableTiming));
-    cuda_check(cudaEventCreateWithFlags(&exchange->moved, cudaEventDisableTiming));
+    for (cudaEvent_t &event : exchange->moved) cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return exchange;
+}
+
+cudaStream_t exchange_gpu_transfer(const ExchangeGPU *exchange) {
+    return exchange->transfer;
 }
 
 void exchange_gpu_free(ExchangeGPU *exchange) {
     if (!exchange) return;
-    cuda_check(cudaStreamSynchronize(exchange->transfer));
-    nccl_check(ncclCommDestroy(exchange->communicator));
+    exchange_gpu_wait(exchange);
+    finish_call(exchange, ncclCommFinalize(exchange->communicator), "the end of NCCL");
+    check_peers(exchange, ncclCommDestroy(exchange->communicator), "the end of NCCL", clock_seconds());
     cuda_check(cudaStreamDestroy(exchange->transfer));
     cuda_check(cudaEventDestroy(exchange->made));
-    cuda_check(cudaEventDestroy(exchange->moved));
+    for (cudaEvent_t event : exchange->moved) cuda_check(cudaEventDestroy(event));
     free(exchange);
+}
+
+// A collective of the section has been called, with this result, on `stream`.
+static void sent(ExchangeGPU *exchange, Section section, ncclResult_t status, cudaStream_t stream) {
+    finish_call(exchange, status, section_names[section]);
+    cuda_check(cudaEventRecord(exchange->moved[section], stream));
+    exchange->under_way = 1;
 }
 
 static void all_reduce(ExchangeGPU *exchange, Range range) {
     float *numbers = exchange->gradients + range.start;
     if (range.count)
-        nccl_check(ncclAllReduce(numbers, numbers, range.count, ncclFloat, ncclSum, exchange->communicator,
-                                 exchange->transfer));
+        sent(exchange, GRADIENTS,
+             ncclAllReduce(numbers, numbers, range.count, ncclFloat, ncclSum, exchange->communicator,
+                           exchange->transfer),
+             exchange->transfer);
 }
 
-void exchange_gpu_ready(ExchangeGPU *exchange, size_t start, size_t count) {
+void exchange_gpu_ready(ExchangeGPU *exchange, Stretch stretch) {
+    if (stretch.count == 0) return;
     cuda_check(cudaEventRecord(exchange->made, exchange->compute));
     cuda_check(cudaStreamWaitEvent(exchange->transfer, exchange->made, 0));
     if (!exchange->zero) {
-        Range range = {start, count};
-        all_reduce(exchange, range);
+        all_reduce(exchange, {stretch.start, stretch.count});
         return;
     }
-    OwnParts own = exchange_gpu_own(start, count, exchange->rank, exchange->ranks);
+    OwnParts own = exchange_gpu_own(stretch, exchange->rank, exchange->ranks);
     if (own.shard.count) // in place: a rank's shard stays where it is
-        nccl_check(ncclReduceScatter(exchange->gradients + start, exchange->gradients + own.shard.start,
-                                     own.shard.count, ncclFloat, ncclSum, exchange->communicator, exchange->transfer));
+        sent(exchange, GRADIENTS,
+             ncclReduceScatter(exchange->gradients + stretch.start, exchange->gradients + own.shard.start,
+                               own.shard.count, ncclFloat, ncclSum, exchange->communicator, exchange->transfer),
+             exchange->transfer);
     all_reduce(exchange, own.rest);
 }
 
 void exchange_gpu_finish(ExchangeGPU *exchange) {
-    cuda_check(cudaEventRecord(exchange->moved, exchange->transfer));
-    cuda_check(cudaStreamWaitEvent(exchange->compute, exchange->moved, 0));
+    cuda_check(cudaStreamWaitEvent(exchange->compute, exchange->moved[GRADIENTS], 0));
 }
 
-void exchange_gpu_values(ExchangeGPU *exchange, size_t start, size_t count) {
-    OwnParts own = exchange_gpu_own(start, count, exchange->rank, exchange->ranks);
+void exchange_gpu_values(ExchangeGPU *exchange, Stretch stretch) {
+    OwnParts own = exchange_gpu_own(stretch, exchange->rank, exchange->ranks);
+    ncclDataType_t type = sizeof(floatX) == sizeof(float) ? ncclFloat : ncclBfloat16;
     if (own.shard.count)
-        nccl_check(ncclAllGather(exchange->values + own.shard.start, exchange->values + start, own.shard.count,
-                                 ncclFloat, exchange->communicator, exchange->compute));
+        sent(exchange, WEIGHTS,
+             ncclAllGather(exchange->values + own.shard.start, exchange->values + stretch.start, own.shard.count, type,
+                           exchange->communicator, exchange->compute),
+             exchange->compute);
 }
 
 void exchange_gpu_sum(ExchangeGPU *exchange, double *numbers, size_t count) {
-    nccl_check(ncclAllReduce(numbers, numbers, count, ncclDouble, ncclSum, exchange->communicator, exchange->compute));
+    sent(exchange, SUMS,
+         ncclAllReduce(numbers, numbers, count, ncclDouble, ncclSum, exchange->communicator, exchange->compute),
+         exchange->compute);
 }
 
 #else // a build without NCCL: one rank, which has nobody to exchange with
@@ -133,12 +246,16 @@ void exchange_gpu_sum(ExchangeGPU *exchange, double *numbers, size_t count) {
 int exchange_gpu_exists(void) {
     return 0;
 }
-ExchangeGPU *exchange_gpu_create(float *, float *, int, cudaStream_t) {
+ExchangeGPU *exchange_gpu_create(floatX *, float *, int, cudaStream_t) {
     return NULL;
 }
 void exchange_gpu_free(ExchangeGPU *) {}
-void exchange_gpu_ready(ExchangeGPU *, size_t, size_t) {}
+void exchange_gpu_ready(ExchangeGPU *, Stretch) {}
 void exchange_gpu_finish(ExchangeGPU *) {}
-void exchange_gpu_values(ExchangeGPU *, size_t, size_t) {}
+void exchange_gpu_values(ExchangeGPU *, Stretch) {}
 void exchange_gpu_sum(ExchangeGPU *, double *, size_t) {}
+void exchange_gpu_wait(ExchangeGPU *) {}
+cudaStream_t exchange_gpu_transfer(const ExchangeGPU *) {
+    return NULL;
+}
 #endif

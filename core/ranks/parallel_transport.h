@@ -1,9 +1,9 @@
-// What core/ranks/parallel.c needs from a message-passing library: parallel_mpi.c has it with MPI, parallel_alone.c is
-// for a build without.
+// What core/ranks/parallel.c needs of whatever carries messages between ranks: parallel_mpi.c has it with MPI,
+// parallel_tcp.c with sockets.
 #ifndef CORE_PARALLEL_TRANSPORT_H
 #define CORE_PARALLEL_TRANSPORT_H
 
-#include <stddef.h>
+#include "rendezvous.h"
 
 typedef struct {
     int rank, ranks;
@@ -11,11 +11,19 @@ typedef struct {
     int sharers;                 // ranks on this machine that may use exactly the cores this one may use
 } Place;
 
-// Only called when a launcher started the process.
-Place transport_start(void);
-void transport_end(void);
-// `all` receives `bytes` from each rank, in the order of ranks.
-void transport_gather(void *all, const void *mine, size_t bytes);
-void transport_broadcast(void *data, size_t bytes, int from);
+typedef struct {
+    // Ends the program with a message where the ranks do not come together.
+    Place (*start)(const Launch *launch);
+    void (*end)(void);
+    // `all` receives `bytes` from each rank, in the order of ranks.
+    void (*gather)(void *all, const void *mine, size_t bytes);
+    void (*broadcast)(void *data, size_t bytes, int from);
+    // From rank `from` to rank 0; only these two call it.
+    void (*collect)(void *data, size_t bytes, int from);
+    // Whether this rank is to say why all of them end: one is enough, where they can agree on it.
+    int (*speaks)(void);
+} Transport;
+
+extern const Transport transport_mpi, transport_tcp;
 
 #endif

@@ -39,9 +39,8 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
         {"program", "logits", 0, OPTION_STRING, &s->logits_path, 0, 0, "FILE", "write the prompt's logits as safetensors and stop", 0, ""},
         {"program", "loss", 0, OPTION_STRING, &s->loss_shards, 0, 0, "SHARDS", "print the mean loss over token shards (--no-begin: rows begin at any token) and stop", 0, ""},
         {"program", "loss-tokens", 0, OPTION_LONG, &s->loss_tokens, 0, 1e15, NULL, "tokens of them, from their start; 0: all", 0, ""},
+        {"program", "losses", 0, OPTION_STRING, &s->losses_path, 0, 0, "FILE", "with --loss: also write every token's loss as safetensors", 0, ""},
     };
-    // Only on the CPU so far.
-    const Option losses = {"program", "losses", 0, OPTION_STRING, &s->losses_path, 0, 0, "FILE", "with --loss: also write every token's loss as safetensors", 0, ""};
     const Option weights = {"program", "weights", 0, OPTION_CHOICE, &s->weights, 0, 0, WEIGHT_KIND_CHOICES, "fewer bits per weight: faster, a little less exact", 0, ""};
     // clang-format on
     options->usage = "usage: sample_gpt2 MODEL [options]\n"
@@ -52,7 +51,7 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
                        "  ./sample_gpt2 runs/endless --tokens 100000 --no-stop      (trained with --positions none)\n"
                        "  ./sample_gpt2 runs/quickstart            (asks for prompts)";
     options_add(options, items, sizeof items / sizeof *items);
-    if (has_weight_kinds) options_add(options, &losses, 1), options_add(options, &weights, 1);
+    if (has_weight_kinds) options_add(options, &weights, 1);
 }
 
 static void read_options(SampleSettings *settings, int has_weight_kinds, int argc, char **argv) {

@@ -124,6 +124,8 @@ static void save_with_patience(Training *training, const ModelTensors *model) {
 
 void training_save(Training *training, const ModelTensors *model) {
     profile_within(WORK_SAVING);
+    if (is_last_save(training) && parallel_timeout() > 0) // for which rank 0 may wait, and the others for rank 0
+        parallel_set_timeout(training->settings.rank_timeout + training->settings.save_wait);
     if (parallel_rank() == 0) {
         if (!run_is_there(&training->run)) move_to_rescue(training);
         save_with_patience(training, model);

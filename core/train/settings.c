@@ -1,4 +1,5 @@
 #include "settings.h"
+#include "core/ranks/rendezvous.h"
 #include "spikes.h"
 
 #include <limits.h>
@@ -39,6 +40,7 @@ Settings settings_default(void) {
         .val_tokens = 32768,
         .save_every = 500,
         .save_wait = 300,
+        .rank_timeout = RANK_TIMEOUT,
         .keep_last = 2,
     };
 }
@@ -63,7 +65,11 @@ static void add_data_options(Options *options, Settings *settings) {
         SETTING("run", "force", 0, OPTION_FLAG, force, 0, 1, NULL, "resume although batch, data, attention or seed changed"),
         SETTING("run", "seed", 0, OPTION_LONG, seed, 0, 9e15, NULL, "of everything random: weights, data order, dropout, features"),
         SETTING("run", "threads", 0, OPTION_INT, threads, 0, 4096, NULL, "CPU threads; 0: all cores"),
-        SETTING("run", "zero", 0, OPTION_INT, zero, 0, 1, NULL, "many processes: 1 spreads AdamW's moments over them (ZeRO stage 1)"),
+        SETTING("run", "zero", 0, OPTION_INT, zero, 0, 1, NULL, "many processes: 1 spreads AdamW's moments over them, on GPUs the master weights too (ZeRO stage 1)"),
+        SETTING("run", "ranks", 0, OPTION_INT, ranks, 0, RANKS_MAX, NULL, "many processes without MPI: how many; needs --rank and --rendezvous"),
+        SETTING("run", "rank", 0, OPTION_INT, rank, 0, RANKS_MAX - 1, NULL, "which of them this is, from 0"),
+        SETTING("run", "rendezvous", 0, OPTION_STRING, rendezvous, 0, 0, "PLACE", "where they meet: tcp:HOST:PORT of rank 0, or file:PATH that all see"),
+        SETTING("run", "rank-timeout", 0, OPTION_FLOAT, rank_timeout, 0, RANK_TIMEOUT_MAX, NULL, "seconds that a rank waits for the others before all end; 0: for ever; a save takes part of them"),
         SETTING("run", "on-nan", 0, OPTION_CHOICE, on_nan, 0, 0, "stop|skip|rollback", "when loss or gradient is not finite: save and stop; go on without the step; back to the last checkpoint, at half the rate"),
         SETTING("run", "nan-limit", 0, OPTION_INT, nan_limit, 1, 1e6, NULL, "skipped steps in a row, or rollbacks in all, before the run gives up"),
         SETTING("run", "spike", 0, OPTION_FLOAT, spike, 0, 1e6, NULL, "a loss or norm so many standard deviations above the last ones' mean counts as not finite; 0: none does"),
@@ -93,9 +99,10 @@ static void add_optimisation_options(Options *options, Settings *settings) {
     const Option items[] = {
         SETTING("batch", "batch", 'b', OPTION_INT, batch, 1, 1 << 20, NULL, "rows (sequences) per step"),
         SETTING("batch", "sequence", 't', OPTION_INT, T, 1, GPT2_CONTEXT_MAX, NULL, "tokens per row; default: the context"),
-        SETTING("batch", "micro-batch", 0, OPTION_INT, micro_batch, 1, 1 << 20, NULL, "rows at once; default: as many as make 4096 tokens"),
+        SETTING("batch", "micro-batch", 0, OPTION_INT, micro_batch, 1, 1 << 20, NULL, "rows at once; default: as many as make 4096 tokens, on a GPU as many as fit"),
         SETTING("batch", "recompute", 0, OPTION_CHOICE, recompute, 0, 0, "none|cheap|blocks", "activations made again in backward: LayerNorm and GELU, or all; saves memory"),
         SETTING("batch", "graphs", 0, OPTION_FLAG, graphs, 0, 1, NULL, "on a GPU: launch a micro-batch as one CUDA graph"),
+        SETTING("batch", "fuse-gelu", 0, OPTION_CHOICE, fuse_gelu, 0, 0, "auto|yes|no", "on a GPU: GELU within the matrix products; auto: from sm_90 on, except in fp32"),
         SETTING("batch", "batch-start", 0, OPTION_INT, batch_start, 0, 1 << 20, NULL, "rows per step at the start of a ramp; 0: no ramp"),
         SETTING("batch", "batch-ramp", 0, OPTION_LONG, batch_ramp, 0, 1e9, NULL, "steps of the ramp"),
         SETTING("optimisation", "steps", 'x', OPTION_LONG, steps, 0, 1e12, NULL, "steps in all; 0: only validate"),
@@ -178,7 +185,8 @@ static int finish_batch(Settings *settings, Error *error) {
     if (settings->T > settings->model.max_T)
         return error_set(error, "option --sequence: expected at most the context of %d, found %d; raise --context",
                          settings->model.max_T, settings->T);
-    if (!settings->micro_batch) {
+    settings->chooses_micro_batch = !settings->micro_batch;
+    if (settings->chooses_micro_batch) {
         settings->micro_batch = TOKENS_AT_ONCE / settings->T > 1 ? TOKENS_AT_ONCE / settings->T : 1;
         if (settings->micro_batch > settings->batch) settings->micro_batch = settings->batch;
     }
@@ -225,7 +233,8 @@ int settings_finish(Settings *settings, Options *options, const json_t *saved_at
 // ---- saved settings
 
 json_t *settings_to_json(const Options *options) {
-    static const char *const of_this_call[] = {"out", "resume", "init", "force", "quiet", "profile", "graphs"};
+    static const char *const of_this_call[] = {"out",     "resume", "init",  "force", "quiet",
+                                               "profile", "graphs", "ranks", "rank",  "rendezvous"};
     json_t *json = options_to_json(options);
     for (size_t i = 0; i < sizeof of_this_call / sizeof *of_this_call; i++) json_object_del(json, of_this_call[i]);
     for (int i = 0; i < options->count; i++)
@@ -298,6 +307,7 @@ void settings_print(const Settings *settings, const Options *options, const json
         char value[1024], item[1200];
         if (attention_is_option(option) && !saved_value(option, NULL, attention)) continue;
         if (option->value == &settings->preset && !option->given && !is_preset(settings)) continue;
+        if ((option->value == &settings->ranks || option->value == &settings->rank) && !settings->rendezvous) continue;
         option_print_value(option, value, sizeof value);
         if (!value[0]) continue;
         int width = snprintf(item, sizeof item, "%s %s", option->name, value);

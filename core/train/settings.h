@@ -12,6 +12,9 @@ typedef enum { ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_ROLLBACK } OnNan;
 // What backward computes again instead of keeping it: nothing; LayerNorm's and GELU's outputs; everything in a block.
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCKS, RECOMPUTE_LEVELS } Recompute;
 
+// Whether a GPU's matrix products compute the GELU too: where that is one kernel, always, never.
+typedef enum { FUSE_GELU_AUTO, FUSE_GELU_YES, FUSE_GELU_NO } FuseGelu;
+
 typedef struct {
     // data
     const char *train, *val; // shards: a file, a directory or a glob
@@ -31,11 +34,12 @@ typedef struct {
     float dropout;
     float init_std;
     // batch
-    int T;                  // tokens per row
-    int batch, micro_batch; // rows per step, rows at once
-    int recompute;          // Recompute
-    int batch_start;        // rows per step at the start of the ramp; 0: no ramp
-    int64_t batch_ramp;     // steps
+    int T;                   // tokens per row
+    int batch, micro_batch;  // rows per step, rows at once
+    int chooses_micro_batch; // --micro-batch was not given: a GPU's trainer takes as many rows as fit
+    int recompute;           // Recompute
+    int batch_start;         // rows per step at the start of the ramp; 0: no ramp
+    int64_t batch_ramp;      // steps
     // optimisation
     int64_t steps;
     float seconds; // stop after so long, with the schedule fitted to it; 0: by steps
@@ -47,6 +51,9 @@ typedef struct {
     float spike;      // loss or norm so many standard deviations above the mean counts as not finite; 0: none does
     int spike_window; // steps that mean and deviation are taken over
     int zero;         // many processes: stage of ZeRO, 0 or 1
+    int ranks, rank;  // without MPI, as core/ranks/parallel.h reads them before all others
+    const char *rendezvous;
+    float rank_timeout; // seconds that a rank waits for the others; 0: for ever
     // reporting
     int64_t val_every, val_tokens;
     int64_t save_every;
@@ -54,7 +61,8 @@ typedef struct {
     int keep_last;
     int64_t keep_every;
     int quiet, profile;
-    int graphs; // GPU: a micro-batch is one CUDA graph
+    int graphs;    // GPU: a micro-batch is one CUDA graph
+    int fuse_gelu; // FuseGelu
     int threads;
 } Settings;
 

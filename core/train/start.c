@@ -265,6 +265,7 @@ static int open_start(Training *training, Error *error) {
 static int compare_options(const Training *training, Error *error) {
     json_t *options = options_to_json(&training->options);
     json_object_del(options, "threads");
+    json_object_del(options, "rank");
     int status = parallel_compare(options, "option --", error);
     json_decref(options);
     return status;
@@ -339,22 +340,32 @@ static void warn_of_warmup(const Settings *settings) {
              (long long)settings->schedule.warmup, (long long)settings->steps);
 }
 
+// The rows that a rank has in a step at most.
+static int largest_share(const Settings *settings) {
+    return (settings->batch + parallel_ranks() - 1) / parallel_ranks();
+}
+
+static void set_rows_at_once(Training *training, int rows) {
+    int share = largest_share(&training->settings);
+    training->rows_at_once = rows < share ? rows : share;
+    attention_stack_set_batch(&training->settings.stack, training->rows_at_once, training->settings.T);
+}
+
 void training_open(Training *training, int argc, char **argv) {
     Error error;
     *training = (Training){
         .begun = clock_seconds(), .settings = settings_default(), .rate_factor = 1, .saved = -1, .validated = -1};
     error_set_program(argv[0]);
-    parallel_start();
+    parallel_start(argc, argv);
     Settings *settings = &training->settings;
     settings_options(&training->options, settings);
     parse_options(training, argc, argv);
+    parallel_set_timeout(settings->rank_timeout);
     if (!settings->threads && parallel_ranks() > 1) settings->threads = parallel_threads();
     settings->threads = threads_use(settings->threads);
     run_catch_signals();
     training_stop_together_if(open_start(training, &error), training, &error);
-    int share = (settings->batch + parallel_ranks() - 1) / parallel_ranks();
-    training->rows_at_once = settings->micro_batch < share ? settings->micro_batch : share;
-    attention_stack_set_batch(&settings->stack, training->rows_at_once, settings->T);
+    set_rows_at_once(training, settings->micro_batch);
     spikes_create(&training->spikes, settings->spike, settings->spike_window);
     warn_of_warmup(settings);
 }
@@ -362,6 +373,23 @@ void training_open(Training *training, int argc, char **argv) {
 // ---- memory
 
 typedef uint64_t MemoryPlan(const Settings *settings, char *text, size_t size);
+
+// More rows at once would make a step hardly faster.
+enum { TOKENS_AT_ONCE_MAX = 1 << 16 };
+
+void training_choose_micro_batch(Training *training, uint64_t available, MemoryPlan *plan) {
+    Settings *settings = &training->settings;
+    int share = largest_share(settings), most = TOKENS_AT_ONCE_MAX / settings->T;
+    int parts = most > 1 ? (share + most - 1) / most : share;
+    double too_large = 1; // ranks that it is too large for
+    if (!settings->chooses_micro_batch) return;
+    for (; too_large > 0; parts *= 2) {
+        settings->micro_batch = (share + parts - 1) / parts;
+        set_rows_at_once(training, settings->micro_batch);
+        too_large = settings->micro_batch > 1 && plan(settings, NULL, 0) > available;
+        parallel_sum(&too_large, 1);
+    }
+}
 
 // Leaves the model as it is: other levels of --recompute, then fewer rows at once.
 static int find_smaller_batch(Settings *settings, uint64_t available, MemoryPlan *plan) {
@@ -464,6 +492,7 @@ static void print_start(const Training *training, const json_t *described, const
            (double)machine->memory_bytes / 1e6);
     if (machine->notes)
         printf("%-14s%s\n", attention_stack_name(&settings->stack, name, sizeof name), machine->notes);
+    if (machine->gelu) printf("%-14s%s\n", "GELU", machine->gelu);
     if (training->train)
         printf("%-14s%lld tokens in %d shards, %lld rows of %d\n", "training data",
                (long long)dataloader_tokens(training->train), dataloader_shards(training->train),

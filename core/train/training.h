@@ -33,6 +33,7 @@ typedef struct {           // what the model runs on
     const char *memory;    // the model's memory plan in words
     uint64_t memory_bytes; // in all
     const char *notes;     // anything else to say about the attention on this device; NULL: nothing
+    const char *gelu;      // where the GELU is computed; NULL: nothing to say
 } Machine;
 
 // Where the weights come from.
@@ -109,6 +110,10 @@ typedef struct {
 
 // Options, ranks, the data and what to start from. Nothing large is allocated yet, and no file or directory made.
 void training_open(Training *training, int argc, char **argv);
+// On a device with memory of its own, unless --micro-batch is given: the largest equal parts of a rank's share of the
+// batch that fit on every rank. `plan` as below.
+void training_choose_micro_batch(Training *training, uint64_t available,
+                                 uint64_t (*plan)(const Settings *settings, char *text, size_t size));
 // Refuses a run whose memory plan exceeds what the machine has, and names options that would fit. `plan` computes the
 // bytes of a model and, with `text`, what they are for.
 void training_check_memory(const Training *training, uint64_t available,

@@ -8,6 +8,7 @@ microseconds for one more token at several positions, and the memory of the cach
 #include "core/gpu/gpu_peak.h"
 
 #include <math.h>
+#include <string.h>
 #include <vector>
 
 static const int parts[] = {128, 32, 8, 2, 1}; // of the longest sequence: 1024, 4096, 16384, 65536, 131072 tokens
@@ -77,7 +78,15 @@ static float *send_constants(Memory *memory, const AttentionGPU *attention, cons
     return constants;
 }
 
+// Which implementation runs, where there are several.
+static const char *done_by(const AttentionGPU *attention, const AttentionConfig *config, char *text, size_t size) {
+    snprintf(text, size, "own kernels");
+    if (attention->describe) attention->describe(config, text, size);
+    return strncmp(text, "by ", 3) ? text : text + 3;
+}
+
 static void bench_passes(const AttentionGPU *attention, int C, int NH, int T) {
+    char text[512];
     AttentionConfig config = configure(attention, C, NH, T, T);
     size_t count = (size_t)T * (size_t)C;
     Memory memory;
@@ -88,7 +97,7 @@ static void bench_passes(const AttentionGPU *attention, int C, int NH, int T) {
     float *constants = send_constants(&memory, attention, &config);
     printf("| %s | %d | ", attention->cpu->name, T);
     if (memory.full) {
-        printf("out of memory | | |\n");
+        printf("out of memory | | | |\n");
         return;
     }
     fill(qkv, 3 * count), fill(dout, count);
@@ -98,7 +107,8 @@ static void bench_passes(const AttentionGPU *attention, int C, int NH, int T) {
                forward();
                attention->backward(dqkv, NULL, dout, qkv, out, saved, constants, NULL, work, &config, 0);
            });
-    printf("%.3f | %.3f | %.0f |\n", alone, both, (double)memory.bytes / 1e6);
+    printf("%.3f | %.3f | %.0f | %s |\n", alone, both, (double)memory.bytes / 1e6,
+           done_by(attention, &config, text, sizeof text));
     fflush(stdout);
 }
 
@@ -131,7 +141,8 @@ int main(int argc, char **argv) {
     error_set_program(argv[0]);
     printf("Attention alone on %s: width %d, %d heads, batch 1, causal; medians of five.\n\n", gpu_device_name(), C,
            NH);
-    printf("| attention | T | forward, ms | forward + backward, ms | device memory, MB |\n|---|---:|---:|---:|---:|\n");
+    printf("| attention | T | forward, ms | forward + backward, ms | device memory, MB | done by |\n"
+           "|---|---:|---:|---:|---:|---|\n");
     for (int i = 0; attention_gpu_registry[i]; i++)
         for (int part : parts) bench_passes(attention_gpu_registry[i], C, NH, longest / part);
     printf("\nOne more token after T - 1 others, one layer's attention alone; medians of five runs of %d steps.\n\n",

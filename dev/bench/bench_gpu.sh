@@ -26,14 +26,22 @@ with open(sys.argv[1], "wb") as out:
     header.tofile(out), tokens.tofile(out)
 PYTHON
 
-# A row of the training table, from the metrics of a run.
-training_row() { # metrics attention
-    python3 - "$1" "$2" <<'PYTHON'
-import json, sys
+# A row of the training table, from the metrics of a run: over all steps but the first quarter, in which clocks rise and
+# graphs are captured. The trainer's first lines say who does the attention where there is a choice.
+training_row() { # metrics log attention
+    python3 - "$1" "$2" "$3" <<'PYTHON'
+import json, re, statistics, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
 peak = lines[0]["machine"]["gflops"]
-last = [line for line in lines if line["type"] == "step"][-1]
-print("| %s | %.0f | %.1f%% |" % (sys.argv[2], last["tokens_per_second"], 100 * last["gflops"] / peak))
+steps = [line for line in lines if line["type"] == "step"]
+steps = steps[min(max(len(steps) // 4, 1), len(steps) - 1):]
+ms = [step["ms"] for step in steps]
+tokens = sum(step["tokens_per_second"] * step["ms"] for step in steps) / sum(ms)
+gflops = sum(step["gflops"] * step["ms"] for step in steps) / sum(ms)
+spread = statistics.pstdev(ms) / statistics.mean(ms)
+by = re.search(r"^%s +by (.*)" % re.escape(sys.argv[3]), open(sys.argv[2]).read(), re.M)
+print("| %s | %s | %.0f | %.1f%% | %.1f, %.1f | %.1f%% |" % (
+    sys.argv[3], by.group(1) if by else "own kernels", tokens, 100 * spread, min(ms), max(ms), 100 * gflops / peak))
 PYTHON
 }
 
@@ -47,21 +55,22 @@ for precision in bf16 fp32; do
     suffix=$([ "$precision" = fp32 ] && echo _fp32)
     : >"$work/decoding"
     echo
-    echo "Training GPT-2 124M, $precision, $context tokens a row, $rows rows at once, random tokens; the last of $steps steps."
+    echo "Training GPT-2 124M, $precision, $context tokens a row, $rows rows at once, random tokens; means of $steps steps but the"
+    echo "first quarter, with the standard deviation of a step's time as a share of it, and the fastest and slowest."
     echo
-    echo "| attention | tokens per second | share of the data sheet's peak |"
-    echo "|---|---:|---:|"
+    echo "| attention | done by | tokens per second | deviation | ms, least and most | share of the data sheet's peak |"
+    echo "|---|---|---:|---:|---:|---:|"
     for attention in $attentions; do
         rm -rf "$work/run"
         # shellcheck disable=SC2086
         if "$train$suffix" --train "$work/train.bin" --attention "$attention" --out "$work/run" --batch "$rows" --micro-batch "$rows" \
-            --steps "$steps" --warmup 1 --graphs --quiet ${MODEL:-} >"$work/log" 2>&1; then
-            training_row "$work/run/metrics.jsonl" "$attention"
+            --steps "$steps" --warmup 1 --graphs ${MODEL:-} >"$work/log" 2>&1; then
+            training_row "$work/run/metrics.jsonl" "$work/log" "$attention"
             short=$(decoding_speed "$sample$suffix" "$work/run" 5)
             half=$(decoding_speed "$sample$suffix" "$work/run" $((context / 2)))
             echo "| $attention | $short | $half | $(decoding_speed "$sample$suffix" "$work/run" $((context * 15 / 16))) |" >>"$work/decoding"
         else
-            echo "| $attention | $(tail -n 1 "$work/log") | |"
+            echo "| $attention | $(tail -n 1 "$work/log") | | | | |"
         fi
     done
     echo
@@ -75,12 +84,13 @@ done
 # From the naive to the shipped kernel. Those of attention take a version at a time: version, mechanism, B T NH HS.
 before=""
 while read -r case sizes; do
+    [ -n "$case" ] || continue
     [ "$case" = "$before" ] || printf '\n%s: %s\n' "$case" "$sizes"
     before=$case
     # shellcheck disable=SC2086
     "$programs/dev/cuda/$case" $sizes
 done <<CASES
-${CASES:-layernorm 65536 768
+${CASES-layernorm 65536 768
 layernorm_backward 65536 768
 linear_gelu 65536 768 3072
 classifier 2048 50257

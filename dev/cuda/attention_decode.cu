@@ -4,7 +4,7 @@
 //   1  One thread per head, which goes through all keys. Of a GPU's tens of thousands of threads twelve are busy.
 //   2  One warp per head, whose lanes share the channels: a row of keys or values is one read of the whole warp, a dot
 //      product five shuffles. Still one key after another, and twelve warps.
-//   3  The ones that ship (attention/quadratic.cuh). Long caches are split over up to 32 blocks of four warps, and a
+//   3  The ones that ship (attention/quadratic_decode.cuh). Caches are split over 32 blocks of four warps, and a
 //      lane has a key of its own, so that dot products need no shuffles. Each block leaves its level, total and sums,
 //      and a last small kernel merges them in the order of the splits. The norms of the keys are kept in the cache.
 //
@@ -17,24 +17,25 @@ enum { VERSIONS = 3, PER_LANE = LARGEST_HEAD / 32 };
 
 template <class Score> __global__ void decode_by_threads(Attend a) {
     int head = blockIdx.x * blockDim.x + threadIdx.x;
-    if (head >= a.NH) return;
-    size_t column = (size_t)head * a.HS;
+    if (head >= a.common.NH) return;
+    size_t column = (size_t)head * a.common.HS;
     const floatX *q = a.q + column;
-    float q_factor = row_factor<Score>(q, a.HS, a.scale), level = first_level<Score::normalizer>(), total = 0;
+    float q_factor = row_factor<Score>(q, a.common.HS, product_scale<Score>(a.common)),
+          level = first_level<Score::normalizer>(), total = 0;
     float sum[LARGEST_HEAD] = {};
     for (int key = 0; key <= a.first; key++) {
-        const floatX *k = a.k + key * a.key_stride + column, *v = k + a.C;
-        float k_factor = row_factor<Score>(k, a.HS, 1.0f), dot = 0, distance = 0, factor;
-        for (int d = 0; d < a.HS; d++) {
+        const floatX *k = a.k + key * a.key_stride + column, *v = k + a.common.C;
+        float k_factor = row_factor<Score>(k, a.common.HS, 1.0f), dot = 0, distance = 0, factor;
+        for (int d = 0; d < a.common.HS; d++) {
             float x = to_float(q[d]) * q_factor, y = to_float(k[d]) * k_factor;
             dot += x * y;
             distance += (x - y) * (x - y);
         }
-        float weight = fold_pair<Score>(level, total, Score::score(dot, distance, a.eps), factor);
-        for (int d = 0; d < a.HS; d++) sum[d] = sum[d] * factor + weight * to_float(v[d]);
+        float weight = fold_pair<Score>(level, total, score_of<Score, true>(dot, distance, a.common.eps), factor);
+        for (int d = 0; d < a.common.HS; d++) sum[d] = sum[d] * factor + weight * to_float(v[d]);
     }
-    float inverse = inverse_of<Score::normalizer>(level, total, a.delta);
-    for (int d = 0; d < a.HS; d++) a.out[column + d] = from_float<floatX>(sum[d] * inverse);
+    float inverse = inverse_of<Score::normalizer>(level, total, a.common.delta);
+    for (int d = 0; d < a.common.HS; d++) a.out[column + d] = from_float<floatX>(sum[d] * inverse);
 }
 
 // ---- version 2
@@ -48,28 +49,28 @@ __device__ static inline void load_share(float share[PER_LANE], const floatX *ro
 }
 
 template <class Score> __global__ void decode_by_warps(Attend a) {
-    size_t column = (size_t)blockIdx.x * a.HS;
+    size_t column = (size_t)blockIdx.x * a.common.HS;
     const floatX *row = a.q + column;
     float q[PER_LANE], k[PER_LANE], v[PER_LANE], sum[PER_LANE] = {};
     float level = first_level<Score::normalizer>(), total = 0;
-    load_share(q, row, row_factor<Score>(row, a.HS, a.scale), a.HS);
+    load_share(q, row, row_factor<Score>(row, a.common.HS, product_scale<Score>(a.common)), a.common.HS);
     for (int key = 0; key <= a.first; key++) {
         const floatX *keys = a.k + key * a.key_stride + column;
         float dot = 0, distance = 0, factor;
-        load_share(k, keys, row_factor<Score>(keys, a.HS, 1.0f), a.HS);
-        load_share(v, keys + a.C, 1, a.HS);
+        load_share(k, keys, row_factor<Score>(keys, a.common.HS, 1.0f), a.common.HS);
+        load_share(v, keys + a.common.C, 1, a.common.HS);
         for (int i = 0; i < PER_LANE; i++) {
             dot += q[i] * k[i];
             distance += (q[i] - k[i]) * (q[i] - k[i]);
         }
-        float score = Score::score(warp_sum(dot), warp_sum(distance), a.eps);
+        float score = score_of<Score, true>(warp_sum(dot), warp_sum(distance), a.common.eps);
         float weight = fold_pair<Score>(level, total, score, factor);
         for (int i = 0; i < PER_LANE; i++) sum[i] = sum[i] * factor + weight * v[i];
     }
-    float inverse = inverse_of<Score::normalizer>(level, total, a.delta);
+    float inverse = inverse_of<Score::normalizer>(level, total, a.common.delta);
     for (int i = 0; i < PER_LANE; i++) {
         int d = (int)threadIdx.x + 32 * i;
-        if (d < a.HS) a.out[column + d] = from_float<floatX>(sum[i] * inverse);
+        if (d < a.common.HS) a.out[column + d] = from_float<floatX>(sum[i] * inverse);
     }
 }
 
@@ -79,13 +80,13 @@ template <class Score> __global__ void decode_by_warps(Attend a) {
 template <class Score> void launch_early(const Case &c, floatX *out, const floatX *qkv) {
     QuadraticWork none = {};
     Attend a = quadratic_gpu_attend(out, NULL, qkv, &none, &c.config);
-    a.scale = scale_of<Score>(&c.config);
+    a.common.scale = scale_of<Score>(&c.config);
     a.first = c.config.T - 1, a.queries = 1;
     a.q += (size_t)a.first * a.query_stride;
     if (c.version == 1)
-        decode_by_threads<Score><<<tiles_of(a.NH, 32), 32>>>(a);
+        decode_by_threads<Score><<<tiles_of(a.common.NH, 32), 32>>>(a);
     else
-        decode_by_warps<Score><<<a.NH, 32>>>(a);
+        decode_by_warps<Score><<<a.common.NH, 32>>>(a);
     launch_check();
 }
 

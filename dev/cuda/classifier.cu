@@ -3,7 +3,8 @@ Cross-entropy's loss and its gradient with respect to the logits. build/.../clas
 
   1  a thread per row: largest, sum, gradient, one after the other
   2  a block per row, three passes: the largest, the sum, the gradient
-  3  shipped: a block per row; largest and sum in one pass, packs of four numbers
+  3  a block per row; largest and sum in one pass, which costs two exponentials per logit
+  4  shipped: the same by packs of four numbers, whose largest comes first: one exponential per logit
 */
 #include "layer_case.h"
 
@@ -34,6 +35,23 @@ __global__ void block_per_row(float *losses, floatX *logits, const int *targets,
         row[v] = from_float<floatX>(v < V ? scale * (expf(to_float(row[v]) - largest) / sum - (v == target)) : 0);
 }
 
+__global__ void sum_with_largest(float *losses, floatX *logits, const int *targets, float scale, int V, int stride) {
+    floatX *row = logits + (size_t)blockIdx.x * stride;
+    int target = targets[blockIdx.x];
+    float largest = -FLT_MAX, sum = 0;
+    for (int v = threadIdx.x; v < V; v += BLOCK) {
+        float before = largest, x = to_float(row[v]);
+        largest = fmaxf(largest, x);
+        sum = sum * expf(before - largest) + expf(x - largest);
+    }
+    float of_row = block_max(largest);
+    sum = block_sum(sum * expf(largest - of_row));
+    if (threadIdx.x == 0) losses[blockIdx.x] = logf(sum) - (to_float(row[target]) - of_row);
+    __syncthreads();
+    for (int v = threadIdx.x; v < stride; v += BLOCK)
+        row[v] = from_float<floatX>(v < V ? scale * (expf(to_float(row[v]) - of_row) / sum - (v == target)) : 0);
+}
+
 int main(int argc, char **argv) {
     int N = argument(argc, argv, 1, 19), V = argument(argc, argv, 2, 1301), stride = padded_vocabulary(V);
     size_t count = (size_t)N * stride;
@@ -60,13 +78,16 @@ int main(int argc, char **argv) {
             block_per_row<<<(unsigned)N, BLOCK, 0, stream>>>(losses.device, logits.device, device_targets, scale, V,
                                                              stride);
         if (number == 3)
+            sum_with_largest<<<(unsigned)N, BLOCK, 0, stream>>>(losses.device, logits.device, device_targets, scale, V,
+                                                                stride);
+        if (number == 4)
             classifier_kernel<<<(unsigned)N, BLOCK, 0, stream>>>(losses.device, logits.device, device_targets,
                                                                  device_scale, V, stride);
         launch_check();
     };
     static const char *const names[] = {"a thread per row", "a block per row, three passes",
-                                        "shipped: largest and sum in one pass"};
-    for (int number = 1; number <= 3; number++) { // the time includes the copy of the logits
+                                        "largest and sum in one pass", "shipped: one exponential per logit"};
+    for (int number = 1; number <= 4; number++) { // the time includes the copy of the logits
         version(number);
         report(number, names[number - 1], fmax(worst_of(losses), worst_of(logits)), BOUND, 4.0 * count * sizeof(floatX),
                [&] { version(number); });

@@ -61,8 +61,9 @@ static void run_version(int number, const Gradient &g, float *work) {
         layernorm_backward_kernel<1>
             <<<(unsigned)blocks, BLOCK, 0, stream>>>(g.dinp, work, g.dout, g.inp, g.mean, g.rstd, g.weight, g.N, g.C);
         launch_check();
-        sum_rows(g.dweight, work, 2 * (size_t)g.C, blocks, g.C, 0, stream);
-        sum_rows(g.dbias, work + g.C, 2 * (size_t)g.C, blocks, g.C, 0, stream);
+        float *sums = work + (size_t)blocks * 2 * g.C;
+        sum_rows(g.dweight, work, 2 * (size_t)g.C, blocks, g.C, 0, sums, stream);
+        sum_rows(g.dbias, work + g.C, 2 * (size_t)g.C, blocks, g.C, 0, sums, stream);
     } else {
         layernorm_backward(g.dinp, g.dweight, g.dbias, g.dout, g.inp, g.mean, g.rstd, g.weight, g.N, g.C, 0, work,
                            stream);

@@ -4,7 +4,8 @@ out = GELU(inp weight + bias), what went into the GELU kept for backward. build/
   1  a thread per output number, everything from global memory
   2  tiles of inp and weight in shared memory
   3  cuBLASLt for the product and the bias, a kernel for the GELU
-  4  shipped: in bf16 one call of cuBLASLt, GELU and bias in its epilogue, where the library has it; in fp32 version 3
+  4  shipped: in bf16 from sm_90 on one call of cuBLASLt, GELU and bias in its epilogue, where the library has it; else
+     version 3, because below sm_90 the library computes the GELU in a second, slower kernel
 */
 #include "layer_case.h"
 
@@ -61,7 +62,8 @@ int main(int argc, char **argv) {
             gelu_forward(out.device, gelu_inp.device, count, stream);
         }
         if (number == 4)
-            linear_gelu_forward(out.device, gelu_inp.device, inp.device, weight.device, bias.device, N, C, OC, stream);
+            linear_gelu_forward(out.device, gelu_inp.device, inp.device, weight.device, bias.device, N, C, OC,
+                                gelu_is_fused(FUSE_GELU_AUTO), stream);
         launch_check();
     };
     static const char *const names[] = {"from global memory", "tiles in shared memory", "cuBLASLt, then a GELU kernel",

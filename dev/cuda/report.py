@@ -1,246 +1,48 @@
 #!/usr/bin/env python3
-"""Static evidence on the GPU code, without a GPU: what ptxas says of every kernel on every architecture, the occupancy that
-follows from it, what every kernel moves (counted: dev/cuda_on_cpu executes it and counts) and computes per token, and what
-a roofline makes of that on A100 and H100.
+"""Static evidence on the GPU code, without a GPU: what ptxas and the disassembler say of every kernel on every architecture,
+what every kernel moves and multiplies (counted: dev/cuda_on_cpu executes it), what bounds it, and what a model of a whole
+training step makes of that on A100 and H100. Writes docs/cuda_report.md, and fails where a rule or a budget is broken.
 
-Everything on the page that this writes is computed or counted; nothing is measured on a GPU."""
+Everything on the page is computed or counted; nothing is measured on a GPU."""
 
 import argparse
-import glob
 import os
-import re
-import subprocess
 import sys
+import textwrap
 
-ARCHITECTURES = ["80", "90", "100", "120"]
-# Per multiprocessor: 32-bit registers, threads, bytes of shared memory, blocks.
-LIMITS = {"80": (65536, 2048, 164 << 10, 32), "90": (65536, 2048, 228 << 10, 32),
-          "100": (65536, 2048, 228 << 10, 32), "120": (65536, 1536, 100 << 10, 24)}
-# Data sheets: bytes per second and dense operations per second, those of the tensor cores with fp32 sums.
-GPUS = {"A100 80 GB SXM": {"memory": 2.039e12, "bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
-        "H100 SXM": {"memory": 3.35e12, "bf16": 989e12, "tf32": 495e12, "fp32": 67e12}}
-BUILDS = ("bf16", "fp32")
-DEFAULT_THREADS = 256
+import compiled
+import counts
+import hardware
+import step_model
+from hardware import ARCHITECTURES, GPUS
+from step_model import HEADS, LAYERS, QUADRATIC, STEP_TOKENS, WIDTH, lowest_bound, seconds_of, tensor_share, with_launches, works_of
 
+# ---- what is promised; a line that is not kept fails the target
+BYTES_BUDGET = {"slay": 1.2e6, "elu": 1.2e6, "softmax": 0.6e6, "yat": 0.6e6}  # per token and step, 124M, T=1024, B=64
+LAUNCH_BUDGET = 12  # per layer and direction, B = 4 and 64
+# ---- what is aimed at; the page says which are met
+LEAST_TENSOR_SHARE = 0.5
+PAPER_SECONDS = {16384: 4e-3, 131072: 30e-3}  # SLAY at embed 256, 8 heads, forward
+PAPER_BYTES = 600e6
 
-def occupancy(arch, registers, shared, threads):
-    """Resident threads as a share of the most, and what limits them."""
-    all_registers, most_threads, all_shared, most_blocks = LIMITS[arch]
-    warps = -(-threads // 32)
-    per_warp = -(-registers * 32 // 256) * 256
-    blocks = {"registers": all_registers // (per_warp * warps), "threads": most_threads // (warps * 32),
-              "shared memory": all_shared // (shared + 1024), "blocks": most_blocks}
-    limit = min(blocks, key=blocks.get)
-    return blocks[limit] * warps * 32 / most_threads, limit
-
-
-def run(command, with_errors=False, **options):
-    result = subprocess.run(command, capture_output=True, text=True, **options)
-    if result.returncode != 0:
-        sys.exit("%s\n%s" % (" ".join(command), result.stderr[-2000:]))
-    return result.stdout + (result.stderr if with_errors else "")
-
-
-def sources():
-    return [f for f in ["train_gpt2.cu", "sample_gpt2.cu"] + sorted(glob.glob("core/*/*.cu")) + sorted(glob.glob("attention/*.cu"))
-            if not os.path.basename(f).startswith("test_")]
-
-
-def compiler_words(args, build, source):
-    """What ptxas said of one file for all architectures when `make cuda` compiled it."""
-    path = os.path.join(args.objects, build, source.replace(".cu", ".ptxas"))
-    if not os.path.exists(path):
-        sys.exit("%s is missing; run make cuda-report" % path)
-    return open(path).read()
-
-
-def parse(text):
-    """{mangled name: {arch: (registers, spilled bytes, shared bytes)}}"""
-    kernels, current = {}, None
-    for line in text.splitlines():
-        found = re.search(r"Compiling entry function '(\w+)' for 'sm_(\d+)", line)
-        if found:
-            current, spill = found.groups(), 0
-        found = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line)
-        if found:
-            spill = int(found.group(1)) + int(found.group(2))
-        found = re.search(r"Used (\d+) registers", line)
-        if found and current:
-            shared = re.search(r"(\d+) bytes smem", line)
-            kernels.setdefault(current[0], {})[current[1]] = (int(found.group(1)), spill, int(shared.group(1)) if shared else 0)
-    return kernels
-
-
-def demangle(names):
-    text = run(["c++filt", "-p"], input="\n".join(names)) if names else ""
-    return dict(zip(names, (re.sub(r"\((?:int|bool|Normalizer)\)", "", line.replace("void ", "")) for line in text.splitlines())))
-
-
-def compiled_kernels(args, build):
-    """[(source, {kernel's name: {arch: what ptxas said}})], each kernel where it appears first."""
-    files, seen = [], set()
-    for source in sources():
-        kernels = {name: said for name, said in parse(compiler_words(args, build, source)).items() if name not in seen}
-        seen.update(kernels)  # sample_gpt2.cu includes train_gpt2.cu
-        names = demangle(sorted(kernels))
-        if kernels:
-            files.append((source, {names[mangled]: said for mangled, said in kernels.items()}))
-    return files
-
-
-def kernel_cell(arch, said, threads, dynamic):
-    registers, spill, shared = said
-    share, limit = occupancy(arch, max(registers, 1), shared + dynamic, threads)
-    return "%d regs, %s%.1f KB, %.0f%%%s" % (registers, "**spills %d B**, " % spill if spill else "", (shared + dynamic) / 1024,
-                                             100 * share, "" if share == 1 else " (%s)" % limit)
-
-
-def spilling(kernels):
-    """Which of {kernel's name: {arch: what ptxas said}} keep registers in memory."""
-    return ["%s on sm_%s" % (name, arch) for name in sorted(kernels)
-            for arch, (_, spill, _) in sorted(kernels[name].items()) if spill]
-
-
-def kernel_table(out, args, build):
-    """Returns what spills."""
-    sizes = [line.rsplit(" ", 2) for line in launch_sizes(args, build).splitlines()]
-    out.append("| kernel | threads | " + " | ".join("sm_%s" % a for a in ARCHITECTURES) + " |")
-    out.append("|---|---:|" + "---|" * len(ARCHITECTURES))
-    kernels, spills = 0, []
-    for source, found in compiled_kernels(args, build):
-        out.append("| **%s** | |%s" % (source, " |" * len(ARCHITECTURES)))
-        for name in sorted(found):
-            threads, dynamic = DEFAULT_THREADS, 0
-            for pattern, size_threads, size_bytes in sizes:
-                if re.fullmatch(pattern, name):
-                    threads, dynamic = int(size_threads), int(size_bytes)
-            missing = [arch for arch in ARCHITECTURES if arch not in found[name]]
-            if missing:
-                sys.exit("%s, %s build: ptxas said nothing of sm_%s; make cuda-report compiles for all" % (name, build, missing[0]))
-            kernels += 1
-            cells = [kernel_cell(arch, found[name][arch], threads, dynamic) for arch in ARCHITECTURES]
-            out.append("| `%s` | %d | %s |" % (name, threads, " | ".join(cells)))
-        spills += spilling(found)
-    out += ["", "%d kernels for %d architectures each; kernels with spills, counted per architecture: %d." % (
-        kernels, len(ARCHITECTURES), len(spills))]
-    return spills
-
-
-def launch_sizes(args, build):
-    program = os.path.join(args.build, "launch_sizes_" + build)
-    run([args.nvcc, "-std=c++17", "-arch=sm_80", "-I."] + (["-DPRECISION_BF16"] if build == "bf16" else []) +
-        ["dev/cuda/launch_sizes.cu", "core/gpu/cuda_common.cu", "-lcublas", "-o", program])
-    return run([program])
-
-
-def uncounted(compiled, counted):
-    """The kernels that were compiled, without their template arguments, and that no counted run has launched."""
-    return sorted({name.split("<")[0] for name in compiled} - set(counted))
-
-
-def require_all_counted(args):
-    compiled = [name for build in BUILDS for _, found in compiled_kernels(args, build) for name in found]
-    missing = uncounted(compiled, COUNTED)
-    if missing:
-        sys.exit("no run of dev/cuda/traffic.cu launches %s: add one, and a table here" % ", ".join(missing))
-
-
-def roofline(bytes_moved, work):
-    """Seconds on each GPU: the larger of memory and arithmetic. work: {"bf16", "tf32" or "fp32": operations}"""
-    return [max(bytes_moved / gpu["memory"], sum(operations / gpu[how] for how, operations in work.items()))
-            for gpu in GPUS.values()]
-
-
-def bounds(bytes_moved, work):
-    """What bounds it on each GPU, and for how many nanoseconds, as two cells of a table."""
-    seconds = roofline(bytes_moved, work)
-    by = ["memory" if bytes_moved / gpu["memory"] >= s * (1 - 1e-9) else "arithmetic" for s, gpu in zip(seconds, GPUS.values())]
-    return "%s | %s" % (by[0] if by[0] == by[1] else ", ".join(by), ", ".join("%.3f" % (1e9 * s) for s in seconds))
-
-
-# Arithmetic of our kernels, read off the source: bytes of the numbers that it mostly loads and stores, and operations per
-# such number (an exponential, sine or random number counts as ten). With the numbers requested this makes the operations.
-ARITHMETIC = {
-    "embedding_forward_kernel": (2, 1 / 3), "layernorm_forward_kernel": (2, 1.2), "layernorm_backward_kernel": (2, 2.4),
-    "token_gradient_kernel": (2, 0.4), "position_gradient_kernel": (2, 0.2), "classifier_kernel": (2, 12),
-    "bias_kernel": (2, 1 / 3), "gelu_forward_kernel": (2, 9), "gelu_backward_kernel": (2, 9), "sum_rows_kernel": (4, 1),
-    "add_kernel": (4, 1 / 3),
-    "dropout_kernel": (2, 6), "sum_losses_kernel": (4, 1), "sum_squares_kernel": (4, 2), "finish_norm_kernel": (8, 1),
-    "adamw_kernel": (4, 3), "round_weights_kernel": (4, 8), "nearest_weights_kernel": (2, 1 / 3),
-    "load_kernel": (4, 0.5), "store_gradient_kernel": (4, 0), "output_kernel": (4, 0.5), "load_output_gradient_kernel": (4, 1),
-    "expand_kernel": (4, 1 / 3), "contract_kernel": (4, 1), "scan_kernel": (4, 0.5), "score_kernel": (4, 0.5),
-    "score_gradient_kernel": (4, 0.7), "decode_kernel": (4, 1), "running_max_kernel": (4, 1), "relative_scale_kernel": (4, 4),
-    "scale_shares_kernel": (2, 1), "scale_gradient_kernel": (4, 1), "keep_scale_kernel": (4, 0), "cache_keys_kernel": (4, 0),
-    "pair_score_kernel": (4, 1), "pair_gradient_kernel": (4, 1), "fold_kernel": (4, 1), "fold_scale_kernel": (4, 1),
-    "uniform_features_kernel": (4, 2), "uniform_gradient_kernel": (4, 0.5),
-    "elu_features_kernel": (4, 6), "elu_gradient_kernel": (4, 0.7),
-    "cosformer_features_kernel": (4, 1.3), "cosformer_gradient_kernel": (4, 0.5), "relu_kernel": (4, 1),
-    "relu_gradient_kernel": (4, 0.5), "exp_features_kernel": (4, 4), "exp_gradient_kernel": (4, 0.8),
-    "rff_features_kernel": (4, 6), "rff_slope_kernel": (4, 1 / 3), "pack_kernel": (4, 1), "normalise_kernel": (4, 1),
-    "normalise_gradient_kernel": (4, 0.8), "exponential_kernel": (4, 4), "exponential_gradient_kernel": (4, 0.8),
-    "polynomial_kernel": (4, 1), "polynomial_gradient_kernel": (4, 1), "sketch_gradient_kernel": (4, 1),
-    "prepare": (2, 1.5), "combine": (4, 4), "decode": (2, 2.2), "dot_outputs": (2, 16),
-}
-# Exponential features have scales in logarithms, and take an exponential for every pair.
-LOG_SCALED = {"score_kernel": (4, 4), "score_gradient_kernel": (4, 2.5), "scan_kernel": (4, 3)}
-# The tiled kernels of the quadratic attentions multiply on the tensor cores, all pairs of a query and a key before it: two
-# products forward, seven in the two launches of backward, three for the queries and four for the keys.
-PRODUCTS_OF_PAIRS = {"attend": 2, "differentiate": 7}
-HEAD = 32  # channels of a head where attentions are counted alone
-PER_PAIR = 12  # other operations for a pair and two products: an exponential, or a quotient with its distance, and sums
-LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS, WEIGHTS = 3072, 512, 256, 1 << 20
-COUNTED = set()  # the kernels that have appeared in a table
-
-
-def traffic(args, *arguments):
-    """{kernel or library call: (launches, bytes moved, bytes requested, operations of a library's products)} of one run"""
-    path = os.path.join(args.build, "_".join(["traffic"] + [str(a) for a in arguments]) + ".tsv")
-    if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(args.traffic):
-        run([args.traffic] + [str(a) for a in arguments], env=dict(os.environ, CUDA_ON_CPU_TRAFFIC=path + ".new"))
-        os.rename(path + ".new", path)
-    found = {}
-    for line in open(path):
-        name, *numbers = line.rstrip("\n").split("\t")
-        launches, read, written, requested_read, requested_written, operations = map(int, numbers)
-        name = name.split("<")[0]
-        before = found.get(name, (0, 0, 0, 0))
-        row = (launches, read + written, requested_read + requested_written, operations)
-        found[name] = tuple(a + b for a, b in zip(before, row))
-    return found
-
-
-def is_library(name):
-    return name.startswith("cublas")
-
-
-def work_of(name, row, tokens, pairs=0, arithmetic=()):
-    """{how: operations per token} of one kernel or library call; `pairs`: of a query and a key per token, all heads."""
-    if is_library(name):
-        return {name.split(", ")[1]: row[3] / tokens}
-    if name in PRODUCTS_OF_PAIRS:
-        products = PRODUCTS_OF_PAIRS[name] * pairs
-        return {"bf16": 2 * HEAD * products, "fp32": PER_PAIR / 2 * products}
-    if name not in ARITHMETIC:
-        sys.exit("%s: say in ARITHMETIC what it computes" % name)
-    size, per_number = dict(ARITHMETIC, **dict(arithmetic))[name]
-    return {"bf16" if name == "dot_outputs" else "fp32": row[2] / size * per_number / tokens}
-
-
-def is_quadratic(name):
-    return name in ("softmax", "yat", "yat-spherical")
-
-
-def kernel_rows(out, counted, tokens, pairs=0, arithmetic=()):
-    """A table's lines for the kernels of one run."""
-    for name in sorted(counted, key=lambda n: -counted[n][1]):
-        launches, moved, requested, _ = counted[name]
-        work = work_of(name, counted[name], tokens, pairs, arithmetic)
-        operations = sum(work.values())
-        COUNTED.add(name)
-        out.append("| %s | %s | %s | %s | %s | %.2f | %s |" % (
-            name if is_library(name) else "`%s`" % name, "" if is_library(name) else launches, figure(moved / tokens),
-            "" if is_library(name) else figure(requested / tokens), figure(operations), operations * tokens / max(moved, 1),
-            bounds(moved / tokens, work)))
+ATTENTIONS = ("softmax", "yat", "yat-spherical", "uniform", "elu", "cosformer", "favor", "rff", "slay")
+MODELLED = ("softmax", "yat", "elu", "slay")  # in the step model, by own kernels
+# Options with kernels of their own.
+VARIANTS = (("favor", "--features", "exp"), ("slay", "--poly", "exact"), ("slay", "--poly", "tensorsketch"))
+# Options that the kernels of the default take in, where the GPU code has them: these are run, and have no tables.
+OTHER_OPTIONS = tuple(("slay",) + words for words in (
+    ("--poly", "nystrom"), ("--poly", "maclaurin"), ("--poly", "none"), ("--poly", "rademacher"), ("--fusion", "hadamard"),
+    ("--fusion", "flat"), ("--learn", "both"), ("--decay", "learned"), ("--window", "64"))) + (
+    ("yat", "--window", "64"), ("yat", "--decay", "learned"), ("yat", "--normalizer", "softmax"), ("softmax", "--decay", "learned"),
+    ("elu", "--decay", "learned"), ("elu", "--window", "64"), ("favor", "--features", "exp", "--decay", "learned"))
+MODELLED_ARCHITECTURES = tuple(numbers["arch"] for numbers in GPUS.values())
+PASSES = ("forward", "backward", "prompt", "step", "decode")
+PAIRS_OF_VARIANTS = ("exact",)  # variants that look at every pair
+MODEL_LENGTHS = (256, 512)  # tokens of the counted runs of the whole model
+WEIGHTS = 1 << 20
+# Measured by the paper's authors on an A100, milliseconds at 16384 and 131072 tokens.
+PAPER = {"softmax": ("85.6", "out of memory"), "yat-spherical": ("141.4", "out of memory"), "elu": ("18.8", "147.6"),
+         "cosformer": ("35.3", "291"), "favor": ("19.4", "155"), "slay": ("19.0", "149.6")}
 
 
 def figure(number):
@@ -250,176 +52,396 @@ def figure(number):
     return format(number, ",.0f" if number >= 100 or number == int(number) else ".2f")
 
 
-def header(per="token"):
-    return ["| kernel | launches | bytes moved per %s | requested | operations per %s | per byte | bound by (A100, H100) | "
-            "ns per %s (A100, H100) |" % (per, per, per), "|---|---:|---:|---:|---:|---:|---|---|"]
+def percent(share):
+    return "-" if share is None else "%.0f %%" % (100 * share)
 
 
-PER_STEP = ("adamw_kernel", "sum_squares_kernel", "finish_norm_kernel", "round_weights_kernel")
-UNIFORM_KERNELS = ("load_kernel", "output_kernel", "load_output_gradient_kernel", "score_kernel", "score_gradient_kernel",
-                   "store_gradient_kernel", "scan_kernel", "uniform_features_kernel",
-                   "uniform_gradient_kernel")  # the attention of the counted step
+def is_quadratic(name, options=()):
+    return name in QUADRATIC or any(word in options for word in PAIRS_OF_VARIANTS)
 
 
-def layer_table(out, args):
-    """Our kernels in a training step, and what the matrix products between them take at least."""
-    counted = {name: row for name, row in traffic(args, "gpt2", MODEL_TOKENS).items() if not is_library(name)}
-    out += header()
-    kernel_rows(out, {n: r for n, r in counted.items() if n not in PER_STEP + UNIFORM_KERNELS}, MODEL_TOKENS)
-    out += ["", "Kernels that only some runs launch, once each: dropout; GELU where no product has taken it in (`--recompute cheap`, and "
-            "shapes for which cuBLASLt has no such product), 3072 wide; a bias gradient's sum from the second micro-batch on.", ""]
-    out += header()
-    kernel_rows(out, traffic(args, "optional", MODEL_TOKENS), MODEL_TOKENS)
-    optimiser_table(out, args, counted)
-    out += ["", "The matrix products are cuBLASLt's. What they move at least is their operands, once: here by formula, per token; the "
-            "weights are left out, for at 64k tokens a step they are below 1%.", "",
-            "| product | times | bytes per token | operations per token | per byte | bound by (A100, H100) | ns per token (A100, H100) |",
-            "|---|---:|---:|---:|---:|---|---|"]
-    product_rows(out)
+class Evidence:
+    """Counted runs and compiled kernels."""
+
+    def __init__(self, args):
+        tools = os.path.join(args.build, "tools")
+        os.makedirs(tools, exist_ok=True)
+        self.programs = {build: counts.Program(os.path.join(args.count, directory, "dev/cuda/traffic"), os.path.join(args.build, build))
+                         for build, directory in (("bf16", "count-bf16"), ("fp32", "count"))}
+        self.program = self.programs["bf16"]
+        self.kernels = {build: compiled.read_build(args.objects, build, tools) for build in compiled.BUILDS}
+        self.counted = set()  # names of all kernels that ran
+        self.kept = {}
+
+    def works(self, *words, processors=1, architectures=MODELLED_ARCHITECTURES):
+        """[Work] of one counted run of the bf16 build."""
+        key = (words, processors, tuple(architectures))
+        if key not in self.kept:
+            found = self.program.count(*words, processors=processors)
+            self.counted.update(found)
+            self.kept[key] = works_of(found, self.kernels["bf16"], architectures)
+        return self.kept[key]
+
+    def launched(self, name, direction, B, T, C, NH, gpu, options=()):
+        """{kernel: Count} at these sizes; nothing is computed."""
+        return self.program.count("attention", name, direction, B, T, C, NH, *options, processors=GPUS[gpu]["processors"], skip=True)
+
+    def attention(self, name, direction, B, T, C, NH, gpu="A100", options=()):
+        """[Work] of one layer's pass at these sizes: counted for one or two heads on a device that is smaller than an A100 in
+        proportion."""
+        processors, head, tasks = GPUS["A100"]["processors"], C // NH, B * NH
+        fills = tasks >= processors
+        heads, small = (2, 1) if fills else (1, max(processors // tasks, 1))
+        lengths = (512, 1024) if is_quadratic(name, options) else (1024, 2048) if fills else (8192, 16384)
+        def counted(t, architectures=MODELLED_ARCHITECTURES):
+            return [work.scaled(tasks / heads) for work in self.works(
+                "attention", name, direction, 1, t, heads * head, heads, *options, processors=small, architectures=architectures)]
+        if T in lengths:  # every architecture's slots are told of one length
+            works = counted(T, ARCHITECTURES if fills else MODELLED_ARCHITECTURES)
+        else:
+            works = step_model.extrapolate(*map(counted, lengths), lengths, T, is_quadratic(name, options))
+        return with_launches(works, self.launched(name, direction, B, T, C, NH, gpu, options))
+
+    def run_other_options(self):
+        """Counts them for their kernels' names; returns the sentences of those that the GPU code refuses."""
+        refused = []
+        for name, *options in OTHER_OPTIONS:
+            why = self.program.refusal("attention", name, "memory", 1, 256, 128, 2, *options)
+            if why:
+                refused.append(why)
+                continue
+            for direction in PASSES:
+                self.counted.update(self.program.count("attention", name, direction, 1, 256, 128, 2, *options, processors=108))
+        return refused
+
+    def layers(self, name, T, gpu):
+        """Forward and backward of one layer in the step model."""
+        return [self.attention(name, direction, STEP_TOKENS // T, T, WIDTH, HEADS, gpu) for direction in ("forward", "backward")]
+
+    def rest(self):
+        """The step without its attention, which is `uniform` in the counted runs."""
+        runs = {(L, t): self.program.count("gpt2", L, t) for L in (1, 2) for t in MODEL_LENGTHS}
+        for found in runs.values():
+            self.counted.update(found)
+        uniform = [self.program.count("attention", "uniform", direction, 1, MODEL_LENGTHS[0], WIDTH, HEADS)
+                   for direction in ("forward", "backward")]
+        leave_out = {name for found in uniform for name in found if name != "cublasLtMatmul"} | {
+            name for found in runs.values() for name in found if name.startswith("round_weights_kernel")}
+        return step_model.rest_of_step(runs, MODEL_LENGTHS, {name for name in leave_out if not name.startswith("cublasLt")})
+
+    def launch_shapes(self, build):
+        """{kernel: (threads, dynamic bytes)} in all passes of all attentions with heads of 32, 64 and 128, and in the model."""
+        shapes = {}
+        runs = [("attention", name, direction, 1, 256, 2 * head, 2) + options for head in (32, 64, 128) for direction in PASSES
+                for name, *options in [(n,) for n in ATTENTIONS] + list(VARIANTS) for options in [tuple(options)]]
+        for words in runs:
+            for name, count in self.programs[build].count(*words, processors=108, skip=True).items():
+                shapes[name] = (count.threads, max(count.dynamic, shapes.get(name, (0, 0))[1]))
+        return shapes
 
 
-def optimiser_table(out, args, counted):
-    parameters = 50304 * 768 + MODEL_TOKENS * 768 + 12 * 768 * 768 + 13 * 768 + 2 * 768
-    out += ["", "### The optimiser", "", "Per weight and step. `round_weights_kernel` runs only where the weights came from elsewhere than "
-            "AdamW's kernel, which rounds as it updates: at the start, and at every step of a run over several GPUs that share out the "
-            "moments. `nearest_weights_kernel` runs once, before text is written.", ""]
-    out += header("weight")
-    kernel_rows(out, {n: counted[n] for n in PER_STEP}, parameters)
-    kernel_rows(out, traffic(args, "weights", WEIGHTS), WEIGHTS)
-    updating = sum(counted[n][1] for n in PER_STEP if n != "round_weights_kernel") / parameters
-    out += ["", "A step's norm and AdamW move %.1f bytes per weight: %s ms a step for 124M weights." % (updating, " and ".join(
-        "%.1f (%s)" % (1e3 * 124439808 * updating / gpu["memory"], name) for name, gpu in GPUS.items()))]
+# ---- targets
 
 
-def product_rows(out):
-    C, V, L, x = 768, 50257, 12, 2
-    rows = [  # name, times per step, bytes per token, operations in products, other operations
-        ("qkv with bias", L, 4 * C * x, 6 * C * C, 3 * C),
-        ("attention projection with bias", L, 2 * C * x, 2 * C * C, C),
-        ("fc with bias and GELU", L, 9 * C * x, 8 * C * C, 40 * C),
-        ("fcproj with bias", L, 5 * C * x, 8 * C * C, C),
-        ("head: logits", 1, (C + V) * x, 2 * C * V, 0),
-        ("head: backward", 1, 2 * (C + V) * x, 4 * C * V, 0),
-        ("fcproj backward with GELU's", L, 14 * C * x, 16 * C * C, 40 * C),
-        ("fc backward", L, 11 * C * x, 16 * C * C, 4 * C),
-        ("attention projection backward", L, 5 * C * x, 4 * C * C, C),
-        ("qkv backward", L, 9 * C * x, 12 * C * C, 3 * C),
-    ]
-    for name, times, moved, products, other in rows:
-        out.append("| %s | %d | %s | %s | %.1f | %s |" % (name, times, figure(moved), figure(products + other), (products + other) / moved,
-                                                      bounds(moved, {"bf16": products, "fp32": other})))
+def step_bytes(evidence, name):
+    """Of device memory per token and step by the attention of all layers, 124M, T=1024, B=64."""
+    return LAYERS * sum(work.sums["moved"] for works in evidence.layers(name, 1024, "A100") for work in works) / STEP_TOKENS
 
 
-ATTENTIONS = ("softmax", "yat", "yat-spherical", "uniform", "elu", "cosformer", "favor", "rff", "slay")
-# Options with kernels of their own, and how many tokens of them are counted: few where every pair is looked at, and where a
-# sketch convolves.
-VARIANTS = (("favor", LINEAR_TOKENS, "--features", "exp"), ("slay", QUADRATIC_TOKENS, "--poly", "exact"),
-            ("slay", QUADRATIC_TOKENS, "--poly", "tensorsketch"))
+def launches(evidence, name, B):
+    """Of one layer forward and backward, library calls among them."""
+    return [sum(count.launches for count in evidence.launched(name, direction, B, 1024, WIDTH, HEADS, "A100").values())
+            for direction in ("forward", "backward")]
 
 
-def pairs_per_token(T):
-    """Of a query and a key before it or itself, 8 heads."""
-    return 8 * (T + 1) / 2
+def target_rows(evidence, steps):
+    """[(what, aim, found, met, whether breaking it fails)]"""
+    rows = []
+    for name, budget in BYTES_BUDGET.items():
+        found = step_bytes(evidence, name)
+        rows.append(("device memory of %s's attention, per token and step, 124M, T=1024, B=64" % name, "at most %.1f MB" % (budget / 1e6),
+                     "%.2f MB" % (found / 1e6), found <= budget, True))
+    for name in MODELLED:
+        found = [launches(evidence, name, B) for B in (4, 64)]
+        rows.append(("launches of %s per layer, forward and backward, B=4 and B=64" % name, "at most %d" % LAUNCH_BUDGET,
+                     "%d and %d; %d and %d" % tuple(found[0] + found[1]), max(map(max, found)) <= LAUNCH_BUDGET, True))
+    for name in QUADRATIC:
+        for direction in ("forward", "backward"):
+            works = evidence.attention(name, direction, 64, 1024, WIDTH, HEADS)
+            share = tensor_share(works, "80")
+            rows.append(("tensor cores' share of issue, %s %s, head 64, T=1024, sm_80" % (name, direction),
+                         "at least %.0f %%" % (100 * LEAST_TENSOR_SHARE), percent(share and share[0]),
+                         bool(share) and share[0] >= LEAST_TENSOR_SHARE, False))
+    for T, aim in ((1024, 0.9), (4096, 1.3)):
+        ratio = sum(steps["A100", T, "softmax (cuDNN)"].values()) / sum(steps["A100", T, "slay"].values())
+        rows.append(("slay's step beside softmax's by cuDNN, T=%d, A100 (estimate)" % T, "at least %.1fx as fast" % aim,
+                     "%.2fx" % ratio, ratio >= aim, False))
+    for T, aim in PAPER_SECONDS.items():
+        seconds = seconds_of(evidence.attention("slay", "forward", 1, T, 256, 8), "A100")
+        rows.append(("SLAY forward, embed 256, 8 heads, %d tokens, A100 (estimate)" % T, "under %.0f ms" % (1e3 * aim),
+                     "%.2f ms" % (1e3 * seconds), seconds < aim, False))
+    tensor, kept, scratch = evidence.program.memory("slay", 1, 131072, 256, 8)
+    rows.append(("memory of SLAY's attention at 131072 tokens, forward (q, k, v, out, kept, scratch)", "at most %.0f MB" % (PAPER_BYTES / 1e6),
+                 "%.0f MB" % ((4 * tensor + kept + scratch) / 1e6), 4 * tensor + kept + scratch <= PAPER_BYTES, False))
+    return rows
 
 
-def attention_work(args, name, T):
-    """Bytes and {how: operations}, per token, of a forward pass over T tokens."""
-    tokens = QUADRATIC_TOKENS if is_quadratic(name) else LINEAR_TOKENS
-    moved, work = 0, {}
-    for kernel, row in traffic(args, "attention", name, "forward", tokens).items():
-        moved += row[1] / tokens
-        for how, operations in work_of(kernel, row, tokens, pairs_per_token(T)).items():
-            work[how] = work.get(how, 0) + operations
-    return moved, work
+def broken(rows):
+    """The budgets that are not kept, as sentences."""
+    return ["%s: %s, allowed %s" % (what, found, aim) for what, aim, found, met, fails in rows if fails and not met]
 
 
-def attention_table(out, args):
-    """Roofline of the attention module alone, forward, embed 256 with 8 heads, beside the paper's measurements."""
-    paper = {"softmax": ("85.6", "out of memory"), "yat-spherical": ("141.4", "out of memory"), "elu": ("18.8", "147.6"),
-             "cosformer": ("35.3", "291"), "favor": ("19.4", "155"), "slay": ("19.0", "149.6")}
-    out.append("| attention | T | bf16 operations per token | TF32 | fp32 | bytes moved per token | operations per byte | estimate A100 | "
-               "estimate H100 | memory, forward | with backward | paper, A100, measured |")
-    out.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for T, which in ((16384, 0), (131072, 1)):
+def target_table(out, rows):
+    out += ["| target | aim | found | |", "|---|---|---|---|"]
+    out += ["| %s | %s | %s | %s |" % (what, aim, found, "met" if met else "**not met**") for what, aim, found, met, _ in rows]
+
+
+# ---- the step
+
+
+def steps_of(evidence):
+    """{(gpu, T, attention): {part: seconds}} of a step of 65536 tokens."""
+    rest, steps = evidence.rest(), {}
+    for gpu in GPUS:
+        for T in (1024, 4096):
+            parts = step_model.rest_seconds(rest, gpu)
+            steps[gpu, T, "softmax (cuDNN)"] = dict(parts, attention=step_model.cudnn_seconds(gpu, T))
+            for name in MODELLED:
+                seconds = LAYERS * sum(seconds_of(works, gpu) for works in evidence.layers(name, T, gpu))
+                steps[gpu, T, "softmax (own)" if name == "softmax" else name] = dict(parts, attention=seconds)
+    return steps
+
+
+def step_table(out, steps):
+    out += ["| GPU | T | attention | products | attention, ms | other kernels | optimiser | step, ms | tokens/s | MFU | beside cuDNN |",
+            "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    for (gpu, T, name), parts in steps.items():
+        step = sum(parts.values())
+        per_second = STEP_TOKENS / step
+        out.append("| %s | %d | %s | %.0f | %.1f | %.1f | %.1f | %.0f | %s | %s | %.2fx |" % (
+            gpu, T, name, *(1e3 * parts[key] for key in ("products", "attention", "other kernels", "optimiser")), 1e3 * step,
+            figure(round(per_second, -3)), percent(step_model.model_operations(T) * per_second / GPUS[gpu]["bf16"]),
+            sum(steps[gpu, T, "softmax (cuDNN)"].values()) / step))
+
+
+def anchor_line(steps):
+    found = STEP_TOKENS / sum(steps["A100", 1024, "softmax (cuDNN)"].values())
+    return ("The model is tied to one published figure: llm.c trained 124M at T=1024 with %.0f thousand tokens/s on each of 8 A100; "
+            "it gives %.0f thousand (estimate) for softmax by cuDNN." % (hardware.ANCHOR / 1e3, found / 1e3))
+
+
+# ---- attentions alone
+
+
+def paper_table(out, evidence):
+    out += ["| attention | T | A100, ms | H100, ms | bound on A100 | MB, forward | with backward | paper, measured, ms |",
+            "|---|---:|---:|---:|---|---:|---:|---:|"]
+    for which, T in enumerate((16384, 131072)):
         for name in ATTENTIONS:
-            moved, work = attention_work(args, name, T)
-            seconds = roofline(moved * T, {how: operations * T for how, operations in work.items()})
-            tensor, kept, scratch = map(int, run([args.traffic, "attention", name, "memory", str(T)]).split())
-            measured = paper.get(name, ("-", "-"))[which]
-            out.append("| %s | %d | %s | %s | %.2f ms | %.2f ms | %.0f MB | %.0f MB | %s |" % (
-                name, T, " | ".join(figure(work.get(how, 0)) if work.get(how) else "-" for how in ("bf16", "tf32", "fp32")),
-                "%s | %.1f" % (figure(moved), sum(work.values()) / moved), 1e3 * seconds[0], 1e3 * seconds[1],
-                (4 * tensor + kept + scratch) / 1e6, (8 * tensor + kept + scratch) / 1e6,
-                measured + (" ms" if measured[0].isdigit() else "") + (", 2442 MB" if name == "slay" and which else "")))
+            works = {gpu: evidence.attention(name, "forward", 1, T, 256, 8, gpu) for gpu in GPUS}
+            slowest = max(works["A100"], key=lambda work: lowest_bound(work, "A100")[1])
+            tensor, kept, scratch = evidence.program.memory(name, 1, T, 256, 8)
+            out.append("| %s | %d | %s | %s | %.0f | %.0f | %s |" % (
+                name, T, " | ".join("%.2f" % (1e3 * seconds_of(works[gpu], gpu)) for gpu in GPUS),
+                lowest_bound(slowest, "A100")[0], (4 * tensor + kept + scratch) / 1e6, (8 * tensor + kept + scratch) / 1e6,
+                PAPER.get(name, ("-", "-"))[which]))
 
 
-def attention_kernels(out, args):
-    runs = [(name, QUADRATIC_TOKENS if is_quadratic(name) else LINEAR_TOKENS) for name in ATTENTIONS]
-    for name, tokens, *options in runs + list(VARIANTS):
-        for words in ("forward", "backward", "decode"):
-            is_decode = words == "decode"
-            out += ["", "**%s, %s**, %s" % (" ".join([name] + options), words, "one token after %d" % (tokens - 1) if is_decode else "%d tokens" % tokens), ""]
-            out += header()
-            counted = traffic(args, "attention", name, words, tokens, *options)
-            kernel_rows(out, counted, 1 if is_decode else tokens, pairs_per_token(tokens), LOG_SCALED if "exp" in options else ())
+def linearity_table(out, evidence):
+    """That bytes and blocks grow with the number of rows and heads, so that few stand for many."""
+    out += ["| slay, T=1024 | bytes, 2 tasks | 4 tasks | ratio | blocks, 2 tasks | 768 tasks, A100 | ratio |", "|---|---:|---:|---:|---:|---:|---:|"]
+    for direction in ("forward", "backward"):
+        two, four = (evidence.works("attention", "slay", direction, B, 1024, 128, 2, processors=B) for B in (1, 2))
+        real = evidence.launched("slay", direction, 64, 1024, WIDTH, HEADS, "A100")
+        moved = [sum(work.sums["moved"] for work in works) for works in (two, four)]
+        blocks = [sum(work.sums["blocks"] for work in two), sum(count.blocks for count in real.values())]
+        out.append("| %s | %s | %s | %.3f | %s | %s | %.1f |" % (direction, figure(moved[0]), figure(moved[1]), moved[1] / moved[0],
+                                                               figure(blocks[0]), figure(blocks[1]), blocks[1] / blocks[0]))
+
+
+def kernel_table(out, works, tokens):
+    """One line for each kernel: what it moves and multiplies per token, how its slots compare with the tensor cores' cycles on
+    every architecture, and its lowest bound on both GPUs."""
+    out += ["| kernel | launches | threads | bytes/token | requested | tensor flops/token | slots per tensor cycle: %s | bound, us: A100 | H100 | misfit |"
+            % ", ".join(ARCHITECTURES), "|---|---:|---:|---:|---:|---:|---|---|---|---:|"]
+    for work in sorted(works, key=lambda work: -lowest_bound(work, "A100")[1]):
+        ends = " | ".join("%s %s" % (limit, figure(1e6 * seconds)) for limit, seconds in (lowest_bound(work, gpu) for gpu in GPUS))
+        slots = "" if work.is_library else ", ".join(
+            "%.1f" % (work.units[arch]["issue"] / work.units[arch]["tensor"]) if work.units.get(arch, {}).get("tensor") else "-"
+            for arch in ARCHITECTURES)
+        out.append("| %s | %s | %s | %s | %s | %s | %s | %s | %s |" % (
+            work.name if work.is_library else "`%s`" % work.name, figure(work.sums["launches"]), work.threads or "",
+            figure(work.sums["moved"] / tokens), "" if work.is_library else figure(work.sums["requested"] / tokens),
+            figure((work.sums["bf16"] + work.sums["tf32"]) / tokens), slots, ends,
+            "" if work.is_library else percent(max(work.misfit.values()))))
+
+
+def attention_kernels(out, evidence):
+    for name, *options in [(n,) for n in ATTENTIONS] + list(VARIANTS):
+        title = " ".join([name] + options)
+        for direction in ("forward", "backward"):
+            out += ["", "**%s, %s**, one layer, B=64, T=1024, 12 heads of 64; estimates" % (title, direction), ""]
+            kernel_table(out, evidence.attention(name, direction, 64, 1024, WIDTH, HEADS, options=tuple(options)), STEP_TOKENS)
+        for direction, what, tokens in (("prompt", "read for decoding, 256 tokens", 256), ("decode", "one token after 255", 1)):
+            out += ["", "**%s, %s**, 2 heads of 64; estimates" % (title, what), ""]
+            kernel_table(out, evidence.works("attention", name, direction, 1, 256, 128, 2, *options, processors=108), tokens)
+        evidence.works("attention", name, "step", 1, 256, 128, 2, *options, processors=108)
+
+
+# ---- the rest of the model
+
+
+def rest_table(out, evidence):
+    rest = evidence.rest()
+    out += ["| kernel | launches a step | bytes/token | products, flops/token | ms a step: A100 | H100 |", "|---|---:|---:|---:|---:|---:|"]
+    for name in sorted(rest, key=lambda name: (-rest[name][2], -rest[name][1])):
+        number, moved, operations = rest[name]
+        seconds = [sum(step_model.rest_seconds({name: rest[name]}, gpu).values()) for gpu in GPUS]
+        out.append("| %s | %s | %s | %s | %.2f | %.2f |" % (name if name.startswith("cu") else "`%s`" % name, figure(number),
+                                                         figure(moved / STEP_TOKENS), figure(operations / STEP_TOKENS), *(1e3 * s for s in seconds)))
+    out += ["", "Kernels that only some runs launch, once each, 768 or 3072 wide: dropout, GELU and bias outside of a product, a bias gradient's "
+            "second micro-batch; and weights made ready for decoding, per weight. Estimates.", ""]
+    kernel_table(out, evidence.works("optional", MODEL_LENGTHS[0]), MODEL_LENGTHS[0])
+    out.append("")
+    kernel_table(out, evidence.works("weights", WEIGHTS), WEIGHTS)
+
+
+# ---- registers and occupancy
+
+
+def compiled_cell(arch, said, threads, dynamic):
+    registers, spill, shared = said
+    blocks, limit = hardware.occupancy(arch, max(registers, 1), shared + dynamic, threads)
+    share = blocks * -(-threads // 32) * 32 / hardware.LIMITS[arch][1]
+    return "%d, %s%.0f KB, %.0f %%%s" % (registers, "**spills %d B**, " % spill if spill else "", (shared + dynamic) / 1024,
+                                        100 * share, "" if share == 1 else " " + {"registers": "r", "shared memory": "s"}.get(limit, "t"))
+
+
+def compiled_table(out, evidence, build):
+    kernels, shapes = evidence.kernels[build], evidence.launch_shapes(build)
+    out += ["| kernel | threads | " + " | ".join("sm_%s" % a for a in ARCHITECTURES) + " |", "|---|---:|" + "---|" * len(ARCHITECTURES)]
+    for source in sorted({kernel.source for kernel in kernels.values()}):
+        out.append("| **%s** | |%s" % (source, " |" * len(ARCHITECTURES)))
+        for name in sorted(name for name in kernels if kernels[name].source == source):
+            threads, dynamic = shapes.get(name, (256, 0))
+            cells = [compiled_cell(arch, kernels[name].said[arch], threads, dynamic) for arch in ARCHITECTURES if arch in kernels[name].said]
+            out.append("| `%s` | %d | %s |" % (name, threads, " | ".join(cells)))
+    spills = sum(said[1] > 0 for kernel in kernels.values() for said in kernel.said.values())
+    out += ["", "%d kernels; with spills, counted per architecture: %d." % (len(kernels), spills)]
+
+
+# ---- the page
+
+
+def prose(out, *paragraphs):
+    for paragraph in paragraphs:
+        out += textwrap.wrap(paragraph, 120, break_long_words=False, break_on_hyphens=False) + [""]
+
+
+def assumptions(out):
+    prose(out, "What is assumed of the hardware, with sources, stands in `dev/cuda/hardware.py`; the ones that matter most:")
+    out += ["| assumed | A100 | H100 |", "|---|---:|---:|"]
+    a, h = GPUS["A100"], GPUS["H100"]
+    for what, first, second in (
+            ("bf16 peak, TFLOP/s; memory, TB/s (data sheets)", "%.0f; %.2f" % (a["bf16"] / 1e12, a["memory"] / 1e12),
+             "%.0f; %.2f" % (h["bf16"] / 1e12, h["memory"] / 1e12)),
+            ("share of memory's rate that streaming kernels reach (guess)", percent(hardware.SHARE_OF_MEMORY), percent(hardware.SHARE_OF_MEMORY)),
+            ("cuBLAS's share of the bf16 peak in the layers' products (A100: fitted to llm.c's figure; H100: guess)",
+             percent(hardware.GEMM_SHARE["A100"]), percent(hardware.GEMM_SHARE["H100"])),
+            ("cuDNN's softmax, causal, head 64, forward and backward, TFLOP/s at T=1024; 4096 (A100: FlashAttention-2's figure 4; H100: guess)",
+             *("%.0f; %.0f" % tuple(hardware.CUDNN_RATE[gpu][T] / 1e12 for T in (1024, 4096)) for gpu in GPUS)),
+            ("cycles of a quarter's tensor cores for mma.sync 16x8x16 in bf16 (A100: data sheet; H100: 62 % of wgmma's rate, arXiv 2402.13499)",
+             "%.1f" % hardware.MMA_CYCLES["80"], "%.1f" % hardware.MMA_CYCLES["90"]),
+            ("share of its bound that a kernel reaches with 1, 2, 3, 4, 8 resident warps a quarter (guess)",
+             *[", ".join("%.2f" % share for _, share in hardware.SHARE_OF_BOUND)] * 2),
+            ("from one launch to the next, us (guess)", *["%.1f" % (1e6 * hardware.LAUNCH_SECONDS)] * 2)):
+        out.append("| %s | %s | %s |" % (what, first, second))
+    out.append("")
+
+
+HOW = (
+    "**Bytes and products are counted.** [dev/cuda_on_cpu](../dev/cuda_on_cpu/README.md) executes the kernels of the bf16 build and "
+    "counts: bytes *moved*, every 32-byte sector once per launch, as if caches were perfect within a launch and empty before it; bytes "
+    "*requested* by threads; the tensor cores' operations; at every line of the source the bytes that it asked for. A library's call "
+    "moves its operands once. Attentions are counted with two heads (or one, where a GPU has more multiprocessors than there are heads) "
+    "on a device that is smaller in proportion, and multiplied; quadratic ones at 512 and 1024 tokens, others at 1024 and 2048 "
+    "(8192 and 16384 for the paper's sizes), and other lengths follow by aT + bT^2 or a + bT. Launches and blocks are those of the real "
+    "sizes: there the launches are made and nothing is computed.",
+    "**Issue slots come from machine code.** Each kernel's SASS is cut into loops, and these into the paths that differ in their memory "
+    "accesses or products. How often each path was taken follows from the counts: so often that the bytes that its loads and stores ask for "
+    "come, call by call and line by line, to what was counted there, and its tensor-core instructions to the products counted (maximum "
+    "likelihood; *misfit* is what remains of the difference). Loops without memory accesses run as often as their code says, or once; of "
+    "paths that no count can tell apart the longest is taken. Every instruction takes one slot of issue and holds a unit (tensor, fma, integer, special functions, "
+    "shared memory) for as long as NVIDIA's throughput tables say; the busiest unit bounds the kernel, or memory does.",
+    "What this cannot see: bank conflicts, latencies of dependent instructions, the order of blocks, caches between launches, clocks under "
+    "load. The shares of the bounds in the table above stand for all of these.",
+)
+
+
+def page_of(evidence):
+    out = ["# The GPU code on paper", ""]
+    prose(out, "Written by `make cuda-report` from the sources, the compiler's output, counts of a run on the CPU and published figures. "
+          "**Nothing on this page was measured on a GPU: times, rates and shares are ESTIMATES**, except the paper's. How to "
+          "measure: [gpu.md](gpu.md).")
+    steps = steps_of(evidence)
+    rows = target_rows(evidence, steps)
+    out += ["## Targets (estimates)", ""]
+    target_table(out, rows)
+    out += ["", "## A training step of GPT-2 124M (estimates)", ""]
+    prose(out, "bf16, 65536 tokens a step in one micro-batch on one GPU (B=64 at T=1024, B=16 at T=4096), no exchange. Milliseconds; MFU as "
+          "llm.c counts it, 6 operations per weight and softmax's, whatever the attention. " + anchor_line(steps))
+    step_table(out, steps)
+    out += ["", "## Attention alone (estimates beside the paper's measurements)", ""]
+    prose(out, "Forward pass of one attention module, embed 256, 8 heads, batch 1, causal. The paper's figures are those of a PyTorch module as its "
+          "authors timed it on an A100; at 131072 tokens SLAY took 2442 MB. Memory is the sum of the plan: q, k, v, out, what is kept for "
+          "backward, scratch; with backward also the gradients of the first four.")
+    paper_table(out, evidence)
+    out += ["", "## How the estimates are made", ""]
+    assumptions(out)
+    prose(out, *HOW)
+    linearity_table(out, evidence)
+    out += ["", "## The step without its attention (estimates)", ""]
+    prose(out, "From runs with one and two layers of %d and %d tokens, as a step of 12 layers and 65536 tokens; memory-bound kernels by their bytes, "
+          "cuBLAS's products by their operations." % MODEL_LENGTHS)
+    rest_table(out, evidence)
+    out += ["", "## The attentions' kernels, one by one (estimates)", ""]
+    prose(out, "Slots per tensor cycle: issue slots of all warps over cycles of the tensor cores, for sm_%s; below 1 the tensor cores can be "
+          "busy all the time, at 2 half of it. The bound is what takes longest, and the time with it; softmax is our own kernel, not "
+          "cuDNN's." % ", ".join(ARCHITECTURES))
+    attention_kernels(out, evidence)
+    refused = evidence.run_other_options()
+    if refused:
+        out += ["", "Refused by the GPU code: " + "; ".join(refused) + "."]
+    out += ["", "## Registers, shared memory, occupancy", ""]
+    prose(out, "Registers, shared memory static and dynamic, theoretical occupancy (resident threads as a share of the most) and what limits it: "
+          "registers (r), shared memory (s), threads or blocks (t); with the threads and the memory of the launches. Spills would stand in "
+          "bold.")
+    for build in compiled.BUILDS:
+        out += ["### The %s build" % build, ""]
+        compiled_table(out, evidence, build)
+        out.append("")
+    return out, rows
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nvcc", default="nvcc")
-    parser.add_argument("--build", default="build/cuda/report")
-    parser.add_argument("--traffic", default="build/cuda_on_cpu/count-bf16/dev/cuda/traffic")
-    parser.add_argument("--objects", default="build/cuda", help="where make cuda leaves what ptxas says, bf16/ and fp32/")
+    parser.add_argument("--build", default="build/cuda/report", help="where counts and tools are kept")
+    parser.add_argument("--count", default="build/cuda_on_cpu", help="where count mode's programs are, in count/ and count-bf16/")
+    parser.add_argument("--objects", default="build/cuda", help="where make cuda leaves objects and what ptxas says, bf16/ and fp32/")
     parser.add_argument("--out", default="docs/cuda_report.md")
     args = parser.parse_args()
-    os.makedirs(args.build, exist_ok=True)
-    out = ["# The GPU code on paper", "",
-           "Written by `make cuda-report` from the sources, the compiler's print-out, a count of memory accesses and NVIDIA's data "
-           "sheets. **Nothing on this page was measured on a GPU**, except where a figure is said to be the paper's. How to measure: "
-           "[gpu.md](gpu.md).", "",
-           "**Bytes are counted, not estimated**: [dev/cuda_on_cpu](../dev/cuda_on_cpu/README.md) executes the kernels, bf16 build, and counts. "
-           "*Moved*: every 32-byte sector once per launch, as if the caches were perfect within a launch and empty before it; a library call "
-           "moves its operands once. *Requested*: what threads ask for, as if there were no caches. The truth on a GPU lies between. The linear "
-           "attentions were counted at %d tokens (chunks are as long there as at 131072), the quadratic ones at %d, the model's layers at %d. "
-           "In the fp32 build activations and layers' weights have four bytes instead of two; the linear attentions' own numbers are fp32 in both." % (
-               LINEAR_TOKENS, QUADRATIC_TOKENS, MODEL_TOKENS), "",
-           "**Operations**: those of cuBLAS's products are counted too, call by call, with the chunks that the GPU code chooses and in the "
-           "arithmetic that it asks for: in the bf16 build the linear attentions multiply fp32 numbers, as TF32 on the tensor cores, and in full "
-           "fp32 without them for projections and for maps with signed scores (rff; slay's nystrom, tensorsketch and maclaurin polynomials). The tiled "
-           "kernels of the quadratic attentions multiply bf16 on the tensor cores: two products for all causal pairs forward, seven "
-           "backward, and %d other operations for a pair forward, %d backward. The other kernels compute in fp32: the numbers requested times the arithmetic per "
-           "number as it stands in the source, an exponential counting as ten." % (
-               PER_PAIR, PER_PAIR * PRODUCTS_OF_PAIRS["differentiate"] // 2), "",
-           "**Times are rooflines**: the larger of bytes moved over bandwidth and operations over the data sheet's dense peak for their "
-           "arithmetic (%s). A bound, not a forecast: for the linear attentions it is less than the launches of a dozen kernels cost." % "; ".join(
-               "%s: %.2f TB/s; %.0f TFLOP/s bf16, %.0f TF32, %.1f fp32" % (name, *(gpu[key] / 1e12 for key in ("memory", "bf16", "tf32", "fp32")))
-               for name, gpu in GPUS.items()), "",
-           "## Attention alone: estimates beside the paper's measurements", "",
-           "Forward pass of the attention module, embed 256, 8 heads, batch 1, causal. The paper's figures are a PyTorch module's as its "
-           "authors timed it, 19.0 ms for SLAY at 16384 tokens, 149.6 ms and 2442 MB at 131072. Memory is the sum of the memory plan: q, k, v, "
-           "out, what is kept for backward, scratch; with backward also the gradients of the first four. Estimates, all but the last column.", ""]
-    attention_table(out, args)
-    out += ["", "## Layers of GPT-2 124M", "",
-            "One training step of one layer with the embedding and the head, without the attention, which is further down. Launches are "
-            "those of this one layer; in the whole model the layers' are twelvefold.", ""]
-    layer_table(out, args)
-    out += ["", "## Registers, shared memory, occupancy", "",
-            "Registers, static and dynamic shared memory, and theoretical occupancy (resident threads as a share of the most; in "
-            "brackets what limits them), with the threads and the memory of the launches. Spills, of registers to memory, would "
-            "stand in bold."]
-    spills = []
-    for build in BUILDS:
-        out += ["", "### The %s build" % build, ""]
-        spills += kernel_table(out, args, build)
-    out += ["", "## The attentions' kernels, one by one", "", "Embed 256, 8 heads, batch 1. cuBLAS's products move their operands once. Softmax is our own kernel, not cuDNN's. "
-            "Variants with kernels of their own are at the end."]
-    attention_kernels(out, args)
-    require_all_counted(args)
+    evidence = Evidence(args)
+    for build in compiled.BUILDS:
+        compiled.require_architectures(evidence.kernels[build], build)
+    out, rows = page_of(evidence)
     with open(args.out, "w") as page:
-        page.write("\n".join(out) + "\n")
+        page.write("\n".join(out).rstrip("\n") + "\n")
     print("wrote %s" % args.out)
-    if spills:
-        sys.exit("registers are spilled to memory by %s" % ", ".join(spills))
+    missing = compiled.uncounted([name for build in compiled.BUILDS for name in evidence.kernels[build]], evidence.counted)
+    problems = ["no run of dev/cuda/traffic.cu launches %s" % name for name in missing] + broken(rows) + [
+        "%s build: %s" % (build, fault) for build in compiled.BUILDS for fault in compiled.faults(evidence.kernels[build])]
+    if problems:
+        sys.exit("cuda-report: %d rules are broken\n  " % len(problems) + "\n  ".join(problems))
 
 
 if __name__ == "__main__":

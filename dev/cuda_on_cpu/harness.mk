@@ -19,7 +19,9 @@ CUDA_WHY_NOT         := $(if $(CUDA_HEADERS),,$(shell dev/cuda_on_cpu/headers.sh
 
 # What the trainer's test and the progressions compare with: train_gpt2.c under names that C++ can link to.
 CUDA_TWIN            := $(BUILD)/float/dev/cuda/gpt2_twin.o
-twin_of               = $(if $(filter test_gpt2.cu,$(1)),$(CUDA_TWIN))
+twin_of               = $(if $(filter test_gpt2%,$(1)),$(CUDA_TWIN))
+# A test of minutes: make test-124M.
+CUDA_124M_SOURCE     := test_gpt2_124M.cu
 
 # ---- rules for one mode and precision: $(1) mode, $(2) suffix of the directory, $(3) flags
 define cuda_rules
@@ -43,14 +45,22 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/dev/cuda/$(case): $(BUILD)/cuda_on_cpu/$(1)$(2)/de
 	@mkdir -p $$(@D)
 	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )
-$(foreach test,$(CUDA_TEST_SOURCES),
+$(foreach test,$(CUDA_TEST_SOURCES) $(CUDA_124M_SOURCE),
 $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)): $(BUILD)/cuda_on_cpu/$(1)$(2)/$(basename $(test)).o \
     $(call twin_of,$(test)) $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	@mkdir -p $$(@D)
 	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@
 )
 endef
-$(foreach mode,fast check asan valgrind count,$(eval $(call cuda_rules,$(mode),,))$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
+# Where accesses are counted line by line (bf16), whole kernels are one function, as nvcc makes them: an access is then known
+# by all the calls that lead to it. That takes g++ a while.
+COUNT_LIMITS         := max-inline-insns-single max-inline-insns-auto inline-unit-growth large-function-growth \
+                        large-function-insns large-stack-frame-growth large-unit-insns
+COUNT_INLINING       := -finline-functions $(COUNT_LIMITS:%=--param=%=100000)
+$(foreach mode,fast check asan valgrind count,$(eval $(call cuda_rules,$(mode),,)))
+$(foreach mode,fast check asan valgrind,$(eval $(call cuda_rules,$(mode),-bf16,-DPRECISION_BF16)))
+$(eval $(call cuda_rules,count,-bf16,-DPRECISION_BF16 $(if $(findstring clang,$(CXX)),,$(COUNT_INLINING))))
+$(eval $(call cuda_rules,fast,-tf32,-DALLOW_TF32)) # as make cuda TF32=1 has it
 
 all_cuda_tests_of    = $(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
 cuda_tests_of        = $(if $(CUDA_HEADERS),$(all_cuda_tests_of))
@@ -92,12 +102,20 @@ cuda_left_out_of     = $(if $(CUDA_HEADERS),$(if $(CUDNN_HEADER),,--left-out '$(
                        --left-out '$(test): $(CUDA_WHY_NOT)'))
 
 # ---- targets
-.PHONY: test-harness test-cuda test-cuda-cases test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy
+.PHONY: test-harness test-cuda test-cuda-tf32 test-124M test-cuda-cases test-cuda-check test-cuda-asan test-cuda-valgrind test-cuda-schedules test-cuda-lazy
 test-harness: $(BUILD)/config.mk
 	@dev/cuda_on_cpu/headers.sh >/dev/null || true
 	@WITH_VALGRIND=1 scripts/run_tests.sh dev/cuda_on_cpu/test_harness.sh
 test-cuda: $(CUDA_FAST_TESTS)
 	@scripts/run_tests.sh $(call cuda_left_out_of,fast) $^
+# Whatever a library does to the factors of its TF32 products, rounding or cutting them off.
+CUDA_TF32_TESTS     := $(if $(CUDA_HEADERS),$(foreach test,fast-tf32/test_gpt2 fast-bf16/test_gpt2 fast-bf16/attention/test_linear_gpu,\
+                       $(BUILD)/cuda_on_cpu/$(test)))
+test-cuda-tf32: $(CUDA_TF32_TESTS)
+	@failed=0; for how in round truncate; do echo "TF32: $$how" && CUDA_ON_CPU_TF32=$$how scripts/run_tests.sh \
+	    $(if $(CUDA_HEADERS),,--left-out 'TF32: $(CUDA_WHY_NOT)') $(CUDA_TF32_TESTS) || failed=1; done; exit $$failed
+test-124M: $(if $(CUDA_HEADERS),$(foreach precision,fast fast-bf16,$(BUILD)/cuda_on_cpu/$(precision)/$(CUDA_124M_SOURCE:%.cu=%)))
+	@scripts/run_tests.sh $(if $(CUDA_HEADERS),,--left-out '$(CUDA_124M_SOURCE): $(CUDA_WHY_NOT)') $^
 CUDA_CASE_TESTS     := $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/dev/cuda/%))
 test-cuda-cases: $(CUDA_CASE_TESTS) $(BUILD)/cuda_on_cpu/fast-bf16/dev/bench/bench_gpu $(CUDA_FAST_PROGRAMS)
 	@scripts/run_tests.sh $(CUDA_CASE_TESTS) dev/bench/test_bench_gpu.sh
@@ -105,18 +123,18 @@ test-cuda-check: $(CUDA_CHECK_TESTS) $(call cuda_programs_of,check) $(PROGRAMS)
 	@CUDA_MODE=check scripts/run_tests.sh $(call cuda_left_out_of,check) $(CUDA_CHECK_TESTS) $(CUDA_SCRIPTS)
 test-cuda-asan: $(CUDA_ASAN_TESTS) $(call cuda_programs_of,asan) $(PROGRAMS)
 	@CUDA_MODE=asan ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $(call cuda_left_out_of,asan) $(CUDA_ASAN_TESTS) $(CUDA_SCRIPTS)
-# Valgrind takes fifty times as long: of each program the tests that launch every kernel, with the smallest shapes
-# (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not
+# Valgrind takes fifty times as long, and so does compute-sanitizer on a GPU: of each program the tests that launch every
+# kernel, with the smallest shapes (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not
 # know is a failure (core/base/test.h).
 VALGRIND_test_linear_gpu    := test_many_segments,test_prefill_in_segments
 VALGRIND_test_quadratic_gpu := heads_of_odd_size,near_pairs_keep_their_digits,steps_with_a_small_cache,$\
     levels_rise_with_weights_behind_them
 VALGRIND_test_gpt2          := random_numbers,embedding,dropout,layernorm,gelu_kernels,linear,classifier,dropout_beside_its_twin,$\
-    decoding_equals_forward,a_bad_weight_stays_out
+    decoding_equals_forward,decoding_as_a_graph,a_bad_weight_stays_out
 VALGRIND_test_gpt2-bf16     := $(VALGRIND_test_gpt2),rounding_is_fair
-valgrind_only_of = $(if $(VALGRIND_ALL),,$(or $(if $(findstring -bf16/,$(1)),$(VALGRIND_$(notdir $(1))-bf16)),$(VALGRIND_$(notdir $(1)))))
+smallest_tests_of = $(or $(if $(findstring bf16/,$(1)),$(VALGRIND_$(notdir $(1))-bf16)),$(VALGRIND_$(notdir $(1))))
 test-cuda-valgrind: $(CUDA_VALGRIND_TESTS)
-	@failed=0; $(foreach test,$(filter-out %/test_parallel_gpu,$^),TEST_ONLY="$(call valgrind_only_of,$(test))" \
+	@failed=0; $(foreach test,$(filter-out %/test_parallel_gpu,$^),TEST_ONLY="$(if $(VALGRIND_ALL),,$(call smallest_tests_of,$(test)))" \
 	    RUN_UNDER="valgrind --quiet --error-exitcode=99" scripts/run_tests.sh $(test) || failed=1;) exit $$failed
 test-cuda-lazy: $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(PROGRAMS)
 	@CUDA_ON_CPU_LAZY=1 scripts/run_tests.sh $(call cuda_left_out_of,fast) $(CUDA_FAST_TESTS) $(CUDA_SCRIPTS)

@@ -67,6 +67,78 @@ static void test_refusals() {
     cuda_check(cudaFree(values));
 }
 
+static ncclComm_t communicator_that_does_not_block() {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id;
+    ncclComm_t created;
+    memset(&id, 2, sizeof id);
+    config.blocking = 0;
+    CHECK(ncclCommInitRankConfig(&created, ranks, id, rank, &config) == ncclInProgress);
+    return created;
+}
+static ncclResult_t outcome(ncclComm_t of) { // of its last call
+    ncclResult_t state = ncclInProgress;
+    for (int i = 0; i < 10 && state == ncclInProgress; i++) nccl_check(ncclCommGetAsyncError(of, &state));
+    return state;
+}
+static void test_not_blocking() {
+    ncclComm_t own = communicator_that_does_not_block();
+    ncclResult_t state = ncclSuccess;
+    nccl_check(ncclCommGetAsyncError(own, &state));
+    CHECK(state == ncclInProgress);
+    CHECK(outcome(own) == ncclSuccess);
+    float *values = to_device(counted(4, 1));
+    CHECK(ncclAllReduce(values, values, 4, ncclFloat, ncclSum, own, stream) == ncclInProgress);
+    CHECK(outcome(own) == ncclSuccess);
+    CHECK(from_device(values, 4)[1] == 2 * (float)ranks);
+    CHECK(ncclCommFinalize(own) == ncclInProgress);
+    CHECK(outcome(own) == ncclSuccess);
+    nccl_check(ncclCommDestroy(own));
+    cuda_check(cudaFree(values));
+}
+// A collective that never ends holds up its stream and what waits for it, nothing else, until it is aborted. (The
+// program's first communicator and collective: they are call 0 and 1.)
+static void test_stopped() {
+    if (ranks > 1) SKIP("MPI would be left in the middle of something; one rank tests it");
+    setenv("CUDA_ON_CPU_NCCL_FAULT", "error:0:1", 1);
+    ncclComm_t own = communicator_that_does_not_block();
+    float *values = to_device(counted(4, 1));
+    cudaStream_t other;
+    cudaEvent_t before, after;
+    cuda_check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    cuda_check(cudaEventCreate(&before));
+    cuda_check(cudaEventCreate(&after));
+    CHECK(outcome(own) == ncclSuccess);
+    cuda_check(cudaEventRecord(before, stream));
+    CHECK(ncclAllReduce(values, values, 4, ncclFloat, ncclSum, own, stream) == ncclInProgress);
+    cuda_check(cudaEventRecord(after, stream));
+    CHECK(outcome(own) == ncclRemoteError);
+    for (int i = 0; i < 10; i++) CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
+    for (int i = 0; i < 10; i++) CHECK(cudaEventQuery(after) == cudaErrorNotReady);
+    CHECK(cudaEventQuery(before) == cudaSuccess);
+    cuda_check(cudaMemsetAsync(values, 0, 4, other));
+    cuda_check(cudaStreamSynchronize(other));
+    cuda_check(cudaStreamWaitEvent(other, after, 0));
+    for (int i = 0; i < 10; i++) CHECK(cudaStreamQuery(other) == cudaErrorNotReady);
+    nccl_check(ncclCommAbort(own));
+    cuda_check(cudaStreamSynchronize(stream));
+    cuda_check(cudaStreamSynchronize(other));
+    unsetenv("CUDA_ON_CPU_NCCL_FAULT");
+    cuda_check(cudaFree(values));
+    cuda_check(cudaStreamDestroy(other));
+}
+static void test_priorities() {
+    cudaStream_t urgent;
+    int least, greatest, priority;
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cuda_check(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest - 100));
+    cuda_check(cudaStreamGetPriority(urgent, &priority));
+    CHECK(priority == greatest && greatest < least);
+    cuda_check(cudaStreamGetPriority(stream, &priority));
+    CHECK(priority == least);
+    cuda_check(cudaStreamDestroy(urgent));
+}
+
 int main(int argc, char **argv) { // test_collectives RANKS; the unique id is the same by construction
     ranks = argc > 1 ? atoi(argv[1]) : 1;
     const char *of_mpi = getenv("OMPI_COMM_WORLD_RANK");
@@ -74,11 +146,14 @@ int main(int argc, char **argv) { // test_collectives RANKS; the unique id is th
     ncclUniqueId id;
     memset(&id, 1, sizeof id);
     cuda_check(cudaStreamCreate(&stream));
+    RUN(test_stopped);
     if (ncclCommInitRank(&communicator, ranks, id, rank) != ncclSuccess) return 1;
     RUN(test_all_reduce);
     RUN(test_scatter_and_gather);
     RUN(test_broadcast);
     RUN(test_refusals);
+    RUN(test_not_blocking);
+    RUN(test_priorities);
     nccl_check(ncclCommDestroy(communicator));
     return test_summary();
 }

@@ -1,5 +1,7 @@
 // One planted bug per name: test_faults NAME. test_harness.sh runs each and looks for the report, which must name the
 // kernel, block, thread and the line that carries the comment `bug: NAME`.
+#include "core/gpu/tile_gpu.h"
+
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
@@ -139,6 +141,36 @@ __global__ void misaligned_tile(float *out, const __nv_bfloat16 *in) {
     wmma::load_matrix_sync(tile, in + 8, 16); // bug: misaligned_tile
     out[THREAD] = __bfloat162float(tile.x[0]);
 }
+// ---- register tiles
+__global__ void misaligned_row(float *out) {
+    __shared__ alignas(16) __nv_bfloat16 rows[9][8];
+    uint32_t x[2];
+    for (int i = (int)threadIdx.x; i < 72; i += 32) rows[i / 8][i % 8] = __float2bfloat16(1.0f);
+    __syncwarp();
+    load_matrices<false>(x, rows[threadIdx.x % 8] + 1); // bug: misaligned_row
+    out[THREAD] = (float)x[0];
+}
+__global__ void row_in_global_memory(float *out, const float *in) {
+    uint32_t x[4];
+    load_matrices<true>(x, in); // bug: row_in_global_memory
+    out[THREAD] = (float)x[0];
+}
+__global__ void rows_without_syncwarp(float *out) {
+    __shared__ alignas(16) __nv_bfloat16 rows[8][8];
+    uint32_t x[2];
+    for (int round = 0; round < 2; round++) {
+        __syncwarp();
+        for (int i = (int)threadIdx.x; i < 64; i += 32) rows[i % 8][i / 8] = __float2bfloat16((float)round);
+    }
+    load_matrices<false>(x, rows[threadIdx.x % 8]); // rows that other lanes have written
+    out[THREAD] = (float)x[0];
+}
+__global__ void copies_not_waited_for(float *out, const float *in) {
+    __shared__ alignas(16) float row[4 * 32];
+    copy_async(row + 4 * threadIdx.x, in, 16);
+    copies_commit();
+    out[THREAD] = row[4 * threadIdx.x]; // bug: copies_not_waited_for
+}
 __global__ void deep_stack(float *out) {
     volatile char large[600 << 10];
     for (int i = 0; i < (int)sizeof large; i += 1024) large[sizeof large - 1 - i] = 1; // bug: deep_stack
@@ -275,6 +307,10 @@ int main(int argc, char **argv) {
     CASE("warp_beyond_block") warp_beyond_block<<<1, 40>>>(out);
     CASE("misaligned_vector") misaligned_vector<<<1, 1>>>(out, in);
     CASE("misaligned_tile") misaligned_tile<<<1, 32>>>(out, (const __nv_bfloat16 *)in);
+    CASE("misaligned_row") misaligned_row<<<1, 32>>>(out);
+    CASE("row_in_global_memory") row_in_global_memory<<<1, 32>>>(out, in);
+    CASE("rows_without_syncwarp") rows_without_syncwarp<<<1, 32>>>(out);
+    CASE("copies_not_waited_for") copies_not_waited_for<<<1, 32>>>(out, in);
     CASE("deep_stack") deep_stack<<<1, 1>>>(out);
     CASE("much_static_shared") much_static_shared<<<1, 32>>>(out);
     CASE("much_shared_in_all") much_shared_in_all<<<1, 32, 46 << 10>>>(out);

@@ -227,11 +227,41 @@ static void test_lt_refusals() {
     for (floatX *p : {a, b, d, bias}) cuda_check(cudaFree(p));
 }
 
+#ifndef PRECISION_BF16
+// One product of two numbers, the second of them 1.
+static float as_tf32(float number) {
+    float one = 1, zero = 0, found;
+    float *a = to_device({number}), *b = to_device({one}), *c = to_device({zero});
+    cublas_check(cublasGemmEx(cublas_on(0), N, N, 1, 1, 1, &one, a, CUDA_R_32F, 1, b, CUDA_R_32F, 1, &zero, c,
+                              CUDA_R_32F, 1, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_GEMM_DEFAULT));
+    found = from_device(c, 1)[0];
+    for (float *p : {a, b, c}) cuda_check(cudaFree(p));
+    return found;
+}
+
+// Ten bits of the fraction are left: 1 + 2^-10 is the next number after 1.
+static void test_tf32() {
+    const float step = 1.0f / 1024, numbers[] = {1 + 0.25f * step, 1 + 0.75f * step, -1 - 0.75f * step, 1 + step};
+    const float nearest[] = {1, 1 + step, -1 - step, 1 + step}, towards_zero[] = {1, 1, -1, 1 + step};
+    for (int i = 0; i < 4; i++) {
+        CHECK(as_tf32(numbers[i]) == nearest[i]);
+        setenv("CUDA_ON_CPU_TF32", "truncate", 1);
+        CHECK(as_tf32(numbers[i]) == towards_zero[i]);
+        CHECK(isnan(as_tf32(NAN)) && isinf(as_tf32(INFINITY)));
+        setenv("CUDA_ON_CPU_TF32", "round", 1);
+    }
+    unsetenv("CUDA_ON_CPU_TF32");
+}
+#endif
+
 int main() {
     RUN(test_batched_products);
     RUN(test_refusals);
     RUN(test_epilogues);
     RUN(test_bias_gradient);
     RUN(test_lt_refusals);
+#ifndef PRECISION_BF16
+    RUN(test_tf32);
+#endif
     return test_summary();
 }

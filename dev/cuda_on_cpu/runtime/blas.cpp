@@ -73,6 +73,8 @@ Matrix matrix_of(const Operand &operand, bool transposed, int64_t rows, int64_t 
 
 void run_product(const BatchedProduct &p, float alpha, float beta, bool as_tf32) {
     DeviceMemoryAccess access;
+    checker_library_call(p.what);
+    if (options().skip) return;
     bool ta = p.op_a != CUBLAS_OP_N, tb = p.op_b != CUBLAS_OP_N;
     Matrix a = matrix_of(p.a, ta, p.m, p.k), b = matrix_of(p.b, tb, p.k, p.n), c = matrix_of(p.c, false, p.m, p.n);
     for (int i = 0; i < p.count; i++) {
@@ -189,9 +191,9 @@ const char *cublasGetStatusName(cublasStatus_t status) {
         NAME(CUBLAS_STATUS_SUCCESS)
         NAME(CUBLAS_STATUS_NOT_INITIALIZED)
         NAME(CUBLAS_STATUS_ALLOC_FAILED)
-        NAME(CUBLAS_STATUS_INVALID_VALUE) NAME(CUBLAS_STATUS_ARCH_MISMATCH) NAME(CUBLAS_STATUS_MAPPING_ERROR)
-            NAME(CUBLAS_STATUS_EXECUTION_FAILED) NAME(CUBLAS_STATUS_INTERNAL_ERROR) NAME(CUBLAS_STATUS_NOT_SUPPORTED)
-                NAME(CUBLAS_STATUS_LICENSE_ERROR)
+        NAME(CUBLAS_STATUS_INVALID_VALUE)
+        NAME(CUBLAS_STATUS_ARCH_MISMATCH) NAME(CUBLAS_STATUS_MAPPING_ERROR) NAME(CUBLAS_STATUS_EXECUTION_FAILED)
+            NAME(CUBLAS_STATUS_INTERNAL_ERROR) NAME(CUBLAS_STATUS_NOT_SUPPORTED) NAME(CUBLAS_STATUS_LICENSE_ERROR)
 #undef NAME
     }
     return "unknown status";

@@ -189,6 +189,8 @@ void run_one(const Matmul &p, int batch) {
 
 void run_matmul(const Matmul &p, void *workspace, size_t workspace_bytes) {
     DeviceMemoryAccess access;
+    checker_library_call("cublasLtMatmul");
+    if (options().skip) return;
     Epilogue epilogue = epilogue_of(p.description.epilogue);
     if (epilogue.adds_bias || epilogue.bias_gradient)
         require_device_range(p.description.bias,

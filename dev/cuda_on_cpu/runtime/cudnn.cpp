@@ -145,11 +145,13 @@ Status Graph::build(cudnnHandle_t handle, std::vector<HeurMode_t> const &modes) 
     return status;
 }
 
-// As much as a backward pass needs if it gathers dQ in float.
+// As much as a backward pass needs if it gathers dQ in float. CUDA_ON_CPU_CUDNN_SPLITS=B: for batches smaller than B a
+// plan divides the keys among blocks too, and wants eight times as much.
 Status Graph::get_workspace_size(int64_t &bytes) const {
     if (!is_built) return refused("get_workspace_size before build");
     std::vector<int64_t> dim = tensors[Q]->get_dim();
     bytes = is_backward ? dim[0] * dim[1] * dim[2] * (dim[3] + 1) * 4 : 16;
+    if (dim[0] < number_setting("CUDA_ON_CPU_CUDNN_SPLITS", 0, 0, 1 << 20)) bytes *= 8;
     return Status();
 }
 

@@ -135,7 +135,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     // Every process has a device of its own, unless told that several have the same.
     long identity = number_setting("CUDA_ON_CPU_DEVICE", getpid(), 0, LONG_MAX);
     memcpy(properties->uuid.bytes, &identity, sizeof identity);
-    properties->major = 9;
+    long capability = number_setting("CUDA_ON_CPU_CAPABILITY", 90, 80, 129);
+    properties->major = (int)capability / 10, properties->minor = (int)capability % 10;
     properties->multiProcessorCount = options().processors;
     properties->totalGlobalMem = options().memory;
     properties->warpSize = 32;

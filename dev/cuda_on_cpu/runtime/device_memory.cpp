@@ -91,7 +91,7 @@ void *device_allocate(size_t bytes) {
     arena_used += pages + page;
     mprotect(first_page, pages, PROT_READ | PROT_WRITE);
     char *start = first_page + pages - round_up(bytes, alignment);
-    poison(start, bytes);
+    if (!options().skip) poison(start, bytes);
 #ifdef CUDA_ON_CPU_ASAN
     ASAN_POISON_MEMORY_REGION(first_page, pages + page);
     ASAN_UNPOISON_MEMORY_REGION(start, bytes);

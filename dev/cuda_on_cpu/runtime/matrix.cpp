@@ -27,11 +27,13 @@ static uint16_t to_bfloat16(float value) { // nearest, ties to even
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
-// TF32 keeps ten bits of the fraction.
-static float round_to_tf32(float value) {
+// TF32 keeps ten bits of the fraction. NVIDIA does not say whether a library rounds what it gives to the tensor cores,
+// which themselves ignore the other bits: a number becomes the nearest one then, or the next one towards zero.
+static float to_tf32(float value, bool truncates) {
     uint32_t bits = same_bits<uint32_t>(value);
     if ((bits & 0x7f800000u) == 0x7f800000u) return value;
-    return same_bits<float>((bits + 0x0fff + (bits >> 13 & 1)) & ~0x1fffu);
+    if (!truncates) bits += 0x0fff + (bits >> 13 & 1);
+    return same_bits<float>(bits & ~0x1fffu);
 }
 
 float load_number(const void *start, cudaDataType type, size_t index) {
@@ -77,10 +79,11 @@ void Matrix::mark_written() const {
 
 std::vector<float> Matrix::packed(bool as_tf32) const {
     std::vector<float> numbers((size_t)(rows * columns));
+    bool truncates = tf32_truncates();
     for (int64_t j = 0; j < columns; j++)
         for (int64_t i = 0; i < rows; i++) {
             float value = load_number(start, type, (size_t)(j * leading + i));
-            numbers[(size_t)(j * rows + i)] = as_tf32 ? round_to_tf32(value) : value;
+            numbers[(size_t)(j * rows + i)] = as_tf32 ? to_tf32(value, truncates) : value;
         }
     return numbers;
 }

@@ -1,8 +1,14 @@
 // NCCL among the processes of an MPI program: one process is one rank with one device.
+//
+// A rank can be made to fail at one of its collectives, and a collective whose peers do not come stops its stream
+// after a while, so that what programs do about it can be tested: CUDA_ON_CPU_NCCL_FAULT and CUDA_ON_CPU_NCCL_PATIENCE.
 #include "matrix.h"
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <nccl.h>
+#include <unistd.h>
 #ifdef HAVE_MPI
 #include <mpi.h>
 #endif
@@ -11,6 +17,10 @@ using namespace cuda_on_cpu;
 
 struct ncclComm {
     int ranks, rank;
+    bool blocking = true;
+    int answers_in_progress = 0; // not blocking: how often it will say that the last call is still in progress
+    bool never_starts = false;
+    ncclResult_t error = ncclSuccess; // the asynchronous one
 #ifdef HAVE_MPI
     MPI_Comm mpi;
 #endif
@@ -145,7 +155,51 @@ void store_reduced(const Collective &c, const double *numbers) {
     checker_written(c.receive, c.receive_bytes());
 }
 
+// ---- peers that fail
+// Rank RANK has a fault at call NUMBER; 0 is the making of its first communicator, then every collective counts.
+// CUDA_ON_CPU_NCCL_FAULT=hang:RANK:NUMBER  the process hangs
+//                        die:RANK:NUMBER   it is killed
+//                        error:RANK:NUMBER it is told of an asynchronous error, and the collective never ends
+void have_fault(ncclComm *communicator) {
+    static int collectives = -1;
+    collectives++;
+    const char *setting = getenv("CUDA_ON_CPU_NCCL_FAULT");
+    char kind[8];
+    int rank, number;
+    if (!setting || !*setting) return;
+    if (sscanf(setting, "%7[a-z]:%d:%d", kind, &rank, &number) != 3)
+        fault("setting", nowhere, "CUDA_ON_CPU_NCCL_FAULT=%s: expected hang, die or error:RANK:NUMBER", setting);
+    if (rank != communicator->rank || number != collectives) return;
+    while (!strcmp(kind, "hang")) pause();
+    if (!strcmp(kind, "die")) kill(getpid(), SIGKILL);
+    if (strcmp(kind, "error")) fault("setting", nowhere, "CUDA_ON_CPU_NCCL_FAULT: there is no fault \"%s\"", kind);
+    communicator->error = ncclRemoteError;
+}
+
+// A communicator that does not block answers each call once with "in progress", whatever it will say in the end.
+ncclResult_t answer(ncclComm *communicator, ncclResult_t status = ncclSuccess) {
+    if (status != ncclSuccess || communicator->blocking) return status;
+    communicator->answers_in_progress = 1;
+    return ncclInProgress;
+}
+
+void require_no_progress(const ncclComm *communicator, const char *call) {
+    if (communicator->answers_in_progress)
+        fault("collective", nowhere, "%s: the call before it is still in progress; ask ncclCommGetAsyncError", call);
+}
+
 #ifdef HAVE_MPI
+// Waits for the peers, for CUDA_ON_CPU_NCCL_PATIENCE milliseconds if that is given.
+bool arrives(MPI_Request request) {
+    double patience = 1e-3 * (double)number_setting("CUDA_ON_CPU_NCCL_PATIENCE", 0, 0, 3600000), began = seconds();
+    for (int done = 0;;) {
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (done) return true;
+        if (patience > 0 && seconds() - began > patience) return false;
+        usleep(20);
+    }
+}
+
 MPI_Op mpi_reduction(ncclRedOp_t reduction) {
     switch (reduction) {
     case ncclProd:
@@ -158,85 +212,108 @@ MPI_Op mpi_reduction(ncclRedOp_t reduction) {
         return MPI_SUM;
     }
 }
-// Ranks that call different collectives, or the same with other sizes, would hang or mix data on real devices.
-void require_agreement(const Collective &c) {
-    unsigned long all[4] = {c.send_count, (unsigned long)c.type, (unsigned long)c.reduction, 0}, lowest[4], highest[4];
-    for (const char *letter = c.what; *letter; letter++) all[3] = all[3] * 31 + (unsigned char)*letter;
-    MPI_Allreduce(all, lowest, 4, MPI_UNSIGNED_LONG, MPI_MIN, c.communicator->mpi);
-    MPI_Allreduce(all, highest, 4, MPI_UNSIGNED_LONG, MPI_MAX, c.communicator->mpi);
+// Ranks that call different collectives, or the same with other sizes, would hang or mix data on real devices. Returns
+// whether all of them call at all. (Buffers are static: MPI may write into them after patience has ended.)
+bool all_agree(const Collective &c) {
+    static unsigned long all[8], highest[8]; // each number and its complement: one maximum gives both bounds
+    unsigned long name = 0;
+    for (const char *letter = c.what; *letter; letter++) name = name * 31 + (unsigned char)*letter;
+    const unsigned long mine[4] = {c.send_count, (unsigned long)c.type, (unsigned long)c.reduction, name};
+    MPI_Request request;
+    for (int i = 0; i < 4; i++) all[i] = mine[i], all[4 + i] = ~mine[i];
+    MPI_Iallreduce(all, highest, 8, MPI_UNSIGNED_LONG, MPI_MAX, c.communicator->mpi, &request);
+    if (!arrives(request)) return false;
     for (int i = 0; i < 4; i++)
-        if (lowest[i] != highest[i])
+        if (highest[i] != ~highest[4 + i])
             fault("collective", nowhere, "%s: the ranks call with different %s", c.what,
                   i == 0   ? "counts"
                   : i == 1 ? "types"
                   : i == 2 ? "reductions"
                            : "functions");
+    return true;
 }
-#else
-void require_agreement(const Collective &) {}
 #endif
 
-// What all ranks sent, reduced number by number.
-std::vector<double> reduced_numbers(const Collective &c) {
-    std::vector<double> numbers = numbers_to_send(c);
+// What all ranks sent, reduced number by number; NULL when a rank does not come.
+const double *reduced_numbers(const Collective &c) {
+    static std::vector<double> numbers;
+    numbers = numbers_to_send(c);
 #ifdef HAVE_MPI
+    MPI_Request request;
     if (c.communicator->ranks > 1) {
-        require_agreement(c);
-        MPI_Allreduce(MPI_IN_PLACE, numbers.data(), (int)numbers.size(), MPI_DOUBLE, mpi_reduction(c.reduction),
-                      c.communicator->mpi);
+        if (!all_agree(c)) return nullptr;
+        MPI_Iallreduce(MPI_IN_PLACE, numbers.data(), (int)numbers.size(), MPI_DOUBLE, mpi_reduction(c.reduction),
+                       c.communicator->mpi, &request);
+        if (!arrives(request)) return nullptr;
     }
 #endif
+    return numbers.data();
+}
+
+bool all_reduce(const Collective &c) {
+    require_buffers(c, true, true);
+    const double *numbers = reduced_numbers(c);
+    if (numbers) store_reduced(c, numbers);
     return numbers;
 }
 
-void all_reduce(const Collective &c) {
-    DeviceMemoryAccess access;
+bool reduce_scatter(const Collective &c) {
     require_buffers(c, true, true);
-    store_reduced(c, reduced_numbers(c).data());
+    const double *numbers = reduced_numbers(c);
+    if (numbers) store_reduced(c, numbers + c.receive_count * (size_t)c.communicator->rank);
+    return numbers;
 }
 
-void reduce_scatter(const Collective &c) {
-    DeviceMemoryAccess access;
+bool all_gather(const Collective &c) {
+    static std::vector<char> sent, received;
     require_buffers(c, true, true);
-    store_reduced(c, reduced_numbers(c).data() + c.receive_count * (size_t)c.communicator->rank);
-}
-
-void all_gather(const Collective &c) {
-    DeviceMemoryAccess access;
-    require_buffers(c, true, true);
-    std::vector<char> sent((const char *)c.send, (const char *)c.send + c.send_bytes()), received(c.receive_bytes());
-    if (c.communicator->ranks == 1) received = sent;
+    sent.assign((const char *)c.send, (const char *)c.send + c.send_bytes());
+    received = sent;
 #ifdef HAVE_MPI
+    MPI_Request request;
     if (c.communicator->ranks > 1) {
-        require_agreement(c);
-        MPI_Allgather(sent.data(), (int)sent.size(), MPI_BYTE, received.data(), (int)sent.size(), MPI_BYTE,
-                      c.communicator->mpi);
+        received.resize(c.receive_bytes());
+        if (!all_agree(c)) return false;
+        MPI_Iallgather(sent.data(), (int)sent.size(), MPI_BYTE, received.data(), (int)sent.size(), MPI_BYTE,
+                       c.communicator->mpi, &request);
+        if (!arrives(request)) return false;
     }
 #endif
     memcpy(c.receive, received.data(), received.size());
     checker_written(c.receive, received.size());
+    return true;
 }
 
-void broadcast(const Collective &c) {
-    DeviceMemoryAccess access;
+bool broadcast(const Collective &c) {
+    static std::vector<char> data;
     bool sends = c.communicator->rank == c.root;
     require_buffers(c, sends, true);
-    std::vector<char> data(c.receive_bytes());
+    data.resize(c.receive_bytes());
     if (sends) memcpy(data.data(), c.send, data.size());
 #ifdef HAVE_MPI
+    MPI_Request request;
     if (c.communicator->ranks > 1) {
-        require_agreement(c);
-        MPI_Bcast(data.data(), (int)data.size(), MPI_BYTE, c.root, c.communicator->mpi);
+        if (!all_agree(c)) return false;
+        MPI_Ibcast(data.data(), (int)data.size(), MPI_BYTE, c.root, c.communicator->mpi, &request);
+        if (!arrives(request)) return false;
     }
 #endif
     memcpy(c.receive, data.data(), data.size());
     checker_written(c.receive, data.size());
+    return true;
 }
 
-ncclResult_t enqueue_collective(const Collective &c, cudaStream_t stream, void (*run)(const Collective &)) {
+// `run` returns false when a peer did not come.
+ncclResult_t enqueue_collective(const Collective &c, cudaStream_t stream, bool (*run)(const Collective &)) {
     ncclResult_t status = check(c, stream);
-    if (status == ncclSuccess) enqueue(stream, [=] { run(c); });
-    return status;
+    if (status != ncclSuccess) return status;
+    require_no_progress(c.communicator, c.what);
+    have_fault(c.communicator);
+    enqueue(stream, [=] {
+        DeviceMemoryAccess access;
+        if (c.communicator->error != ncclSuccess || !run(c)) stop_this_stream();
+    });
+    return answer(c.communicator);
 }
 
 } // namespace
@@ -278,41 +355,63 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 }
 
 #ifdef HAVE_MPI
-static void finish_mpi() {
+static bool was_aborted;
+static void finish_mpi(int status, void *) {
     int finalised;
     MPI_Finalized(&finalised);
-    if (!finalised) MPI_Finalize();
+    if (!finalised && !status && !was_aborted) MPI_Finalize(); // else the others do not come to it; mpirun ends them
+}
+static void start_mpi() {
+    int initialised;
+    MPI_Initialized(&initialised);
+    if (initialised) return;
+    MPI_Init(nullptr, nullptr);
+    on_exit(finish_mpi, nullptr);
 }
 static ncclResult_t join(ncclComm *communicator, const ncclUniqueId &id) {
-    int initialised, ranks, rank;
-    MPI_Initialized(&initialised);
-    if (!initialised) {
-        MPI_Init(nullptr, nullptr);
-        atexit(finish_mpi);
-    }
-    MPI_Comm_dup(MPI_COMM_WORLD, &communicator->mpi);
-    MPI_Comm_size(communicator->mpi, &ranks);
-    MPI_Comm_rank(communicator->mpi, &rank);
+    static ncclUniqueId of_first;
+    int ranks, rank;
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (ranks != communicator->ranks || rank != communicator->rank) return ncclInvalidArgument;
-    ncclUniqueId of_first = id;
-    MPI_Bcast(&of_first, sizeof of_first, MPI_BYTE, 0, communicator->mpi);
-    if (memcmp(&of_first, &id, sizeof id))
+    MPI_Request request;
+    MPI_Comm_idup(MPI_COMM_WORLD, &communicator->mpi, &request);
+    communicator->never_starts = !arrives(request);
+    if (communicator->never_starts) return ncclSuccess;
+    of_first = id;
+    MPI_Ibcast(&of_first, sizeof of_first, MPI_BYTE, 0, communicator->mpi, &request);
+    communicator->never_starts = !arrives(request);
+    if (!communicator->never_starts && memcmp(&of_first, &id, sizeof id))
         fault("collective", nowhere, "ncclCommInitRank: rank %d has another unique id than rank 0", rank);
     return ncclSuccess;
 }
 #else
+static void start_mpi() {}
 static ncclResult_t join(ncclComm *, const ncclUniqueId &) {
     return ncclSystemError;
 }
 #endif
 
-ncclResult_t ncclCommInitRank(ncclComm_t *communicator, int ranks, ncclUniqueId id, int rank) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *communicator, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config) {
     if (!communicator || ranks < 1 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
     ncclComm *created = new ncclComm();
     created->ranks = ranks;
     created->rank = rank;
+    created->blocking = !config || config->blocking != 0;
     *communicator = created;
-    return ranks == 1 ? ncclSuccess : join(created, id);
+    if (ranks > 1) start_mpi();
+    have_fault(created);
+    return answer(created, ranks == 1 ? ncclSuccess : join(created, id));
+}
+ncclResult_t ncclCommInitRank(ncclComm_t *communicator, int ranks, ncclUniqueId id, int rank) {
+    return ncclCommInitRankConfig(communicator, ranks, id, rank, nullptr);
+}
+ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
+    if (!communicator) return ncclInvalidArgument;
+    require_no_progress(communicator, "ncclCommFinalize");
+    finish_all_work();
+    return answer(communicator);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
     if (!communicator) return ncclInvalidArgument;
@@ -325,12 +424,21 @@ ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
     delete communicator;
     return ncclSuccess;
 }
+// What waits is given up, for the peers too.
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
-    return ncclCommDestroy(communicator);
+    if (!communicator) return ncclInvalidArgument;
+    let_streams_go();
+#ifdef HAVE_MPI
+    was_aborted = true;
+#endif
+    delete communicator;
+    return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t *error) {
     if (!communicator || !error) return ncclInvalidArgument;
-    *error = ncclSuccess;
+    bool in_progress = communicator->never_starts || communicator->answers_in_progress > 0;
+    if (communicator->answers_in_progress > 0) communicator->answers_in_progress--;
+    *error = in_progress ? ncclInProgress : communicator->error;
     return ncclSuccess;
 }
 ncclResult_t ncclCommCount(const ncclComm_t communicator, int *count) {

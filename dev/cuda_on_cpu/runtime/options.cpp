@@ -30,6 +30,13 @@ static Order order_setting() {
     refuse_setting("CUDA_ON_CPU_ORDER", value, "forward, reverse or random");
 }
 
+bool tf32_truncates() {
+    const char *value = getenv("CUDA_ON_CPU_TF32");
+    if (!value || !*value || !strcmp(value, "round")) return false;
+    if (!strcmp(value, "truncate")) return true;
+    refuse_setting("CUDA_ON_CPU_TF32", value, "round or truncate");
+}
+
 // Opening and closing pages costs time at every launch; lazy streams launch in batches.
 #ifdef CUDA_ON_CPU_CHECK
 static constexpr bool protect_unless_told = true;
@@ -44,6 +51,7 @@ static Options read_options() {
     o.lazy = number_setting("CUDA_ON_CPU_LAZY", 0, 0, 1);
     o.protect = number_setting("CUDA_ON_CPU_PROTECT", protect_unless_told || o.lazy, 0, 1);
     o.trace = number_setting("CUDA_ON_CPU_TRACE", 0, 0, 1);
+    o.skip = number_setting("CUDA_ON_CPU_SKIP", 0, 0, 1);
     o.memory = (size_t)number_setting("CUDA_ON_CPU_MEMORY_MB", 16384, 1, 1 << 20) << 20;
     o.processors = (int)number_setting("CUDA_ON_CPU_PROCESSORS", 4, 1, 1024);
     o.devices = (int)number_setting("CUDA_ON_CPU_DEVICES", 8, 0, 64);

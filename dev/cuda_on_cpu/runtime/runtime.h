@@ -22,6 +22,7 @@ struct Options {
     bool lazy;      // CUDA_ON_CPU_LAZY: streams run as late as synchronisation allows
     bool protect;   // CUDA_ON_CPU_PROTECT: pages of device memory are closed to the host
     bool trace;     // CUDA_ON_CPU_TRACE: one line per launch
+    bool skip;      // CUDA_ON_CPU_SKIP: launches and products are counted, but nothing is computed
     size_t memory;  // CUDA_ON_CPU_MEMORY_MB: the device's size
     int processors; // CUDA_ON_CPU_PROCESSORS: the device's streaming multiprocessors
     int devices;    // CUDA_ON_CPU_DEVICES: how many the machine seems to have; a process works on one of them
@@ -30,6 +31,7 @@ struct Options {
 const Options &options();
 // Read now, for what a test changes while it runs.
 long number_setting(const char *name, long otherwise, long lowest, long highest);
+bool tf32_truncates();                 // CUDA_ON_CPU_TF32
 uint32_t random_below(uint32_t limit); // from the seed
 double seconds();
 
@@ -49,6 +51,8 @@ void require_no_valgrind_reports();
 struct GridInProgress {
     const char *kernel; // NULL while the host runs
     Place launched_from;
+    const void *function; // its address, NULL where that is not known
+    size_t shared_bytes;  // dynamic
 };
 extern GridInProgress running;
 inline bool in_kernel() {
@@ -110,6 +114,11 @@ bool stream_is_known(cudaStream_t stream);
 // Work whose host side is done when the call returns (copies from pageable memory).
 void enqueue_and_finish(cudaStream_t stream, std::function<void()> work);
 bool any_capture_active();
+// Called by work that waits for something which may never come, as a collective does for a dead peer: nothing that its
+// stream is given later, and nothing that waits for it, runs; who asks is told "not ready", and who waits waits for
+// ever. Let go, streams that stopped are empty.
+void stop_this_stream();
+void let_streams_go();
 
 // ---- device_api.cpp: errors of the API
 cudaError_t api_result(cudaError_t status, const char *call); // remembers a failure
@@ -123,9 +132,12 @@ void checker_allocated(const void *address, size_t bytes);
 void checker_freed(const void *address, size_t bytes);
 void checker_written(const void *address, size_t bytes);                  // by a copy or a library
 void checker_read(const void *address, size_t bytes, const char *reader); // by a copy or a library
+void checker_library_call(const char *call); // once for each, before what it reads and writes
 // A library multiplies matrices in this arithmetic ("bf16", "tf32", ...); what it reads and writes is reported next.
 void checker_multiplies(const char *call, const char *arithmetic, double operations);
 void checker_copied(void *to, const void *from, size_t bytes);
+// An instruction says where it will read, though the bytes are read later: a copy to shared memory.
+void checker_announced(size_t bytes, const void *return_address);
 void checker_launch();
 void checker_block();
 void checker_block_ended();

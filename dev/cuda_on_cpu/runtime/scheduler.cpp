@@ -207,11 +207,11 @@ void run_grid(const char *name, const void *kernel, const LaunchShape &shape, Pl
               const void *closure) {
     double start = options().trace ? seconds() : 0;
     DeviceMemoryAccess access;
-    running = {name, place};
+    running = {name, place, kernel, shape.shared_bytes};
     thread_body = body;
     thread_closure = closure;
     begin_grid(kernel, shape);
-    unsigned long blocks = (unsigned long)shape.grid.x * shape.grid.y * shape.grid.z;
+    unsigned long blocks = options().skip ? 0 : (unsigned long)shape.grid.x * shape.grid.y * shape.grid.z;
     std::vector<unsigned long> order;
     if (options().order == Order::random) order = shuffled(blocks);
     for (unsigned long i = 0; i < blocks; i++) {
@@ -222,7 +222,7 @@ void run_grid(const char *name, const void *kernel, const LaunchShape &shape, Pl
         run_block();
         checker_block_ended();
     }
-    running = {nullptr, nowhere};
+    running = {};
     if (options().trace)
         fprintf(stderr, "cuda_on_cpu: %s<<<(%u,%u,%u), (%u,%u,%u), %zu>>> %.3f ms\n", name, shape.grid.x, shape.grid.y,
                 shape.grid.z, shape.block.x, shape.block.y, shape.block.z, shape.shared_bytes,

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <unistd.h>
 #include <vector>
 
 namespace cuda_on_cpu {
@@ -19,7 +20,7 @@ namespace {
 struct Node {
     std::function<void()> work;
     std::vector<std::shared_ptr<Node>> after;
-    bool done = false;
+    bool done = false, stopped = false;
 };
 typedef std::shared_ptr<Node> NodePointer;
 
@@ -35,7 +36,8 @@ namespace {
 
 struct Stream {
     NodePointer last;
-    bool waits_for_default_stream = true;
+    bool waits_for_default_stream = true, stopped = false;
+    int priority = 0;
     CapturePointer capture;
 };
 
@@ -43,6 +45,7 @@ struct Event {
     NodePointer node;
     double when = 0;
     bool recorded = false, times = true;
+    bool stopped = false; // recorded on a stream that stood still
     CapturePointer capture;
 };
 
@@ -60,6 +63,13 @@ std::vector<NodePointer> &pending() {
     return nodes;
 }
 int active_captures;
+bool work_has_stopped; // by itself, while it ran
+
+bool do_work(const std::function<void()> &work) {
+    work_has_stopped = false;
+    if (work) work();
+    return !work_has_stopped;
+}
 
 cudaStream_t canonical(cudaStream_t stream) {
     return stream == cudaStreamLegacy || stream == cudaStreamPerThread ? nullptr : stream;
@@ -80,11 +90,26 @@ void run(const NodePointer &last) {
         }
         stack.pop_back();
         if (node->done) continue;
-        node->done = true;
         std::function<void()> work = std::move(node->work);
         node->work = nullptr;
-        if (work) work();
+        node->done = !node->stopped && do_work(work);
+        if (node->done) continue;
+        node->stopped = true;
+        for (const NodePointer &waiting : stack) waiting->stopped = true;
+        return;
     }
+}
+
+// A device goes on by itself: whoever asks again and again finds the work done.
+bool is_done(const NodePointer &node) {
+    static unsigned questions;
+    if (node && !node->done && ++questions % 3 == 0) run(node);
+    return !node || node->done;
+}
+
+void wait_for(const NodePointer &node) {
+    if (node) run(node);
+    while (node && !node->done) pause();
 }
 
 void forget_done_nodes() {
@@ -116,6 +141,13 @@ NodePointer append(cudaStream_t stream, std::function<void()> work) {
 
 } // namespace
 
+void stop_this_stream() {
+    work_has_stopped = true;
+}
+void let_streams_go() {
+    for (auto &stream : streams()) stream.second.stopped = false, stream.second.last = nullptr;
+    pending().clear();
+}
 bool any_capture_active() {
     return active_captures > 0;
 }
@@ -133,8 +165,8 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
         fault("graph", nowhere, "work enqueued to the default stream while another stream is being captured");
     else if (options().lazy)
         append(stream, std::move(work));
-    else
-        work();
+    else if (!streams()[stream].stopped)
+        streams()[stream].stopped = !do_work(work);
 }
 
 void enqueue_and_finish(cudaStream_t stream, std::function<void()> work) {
@@ -143,18 +175,20 @@ void enqueue_and_finish(cudaStream_t stream, std::function<void()> work) {
 }
 
 void finish_stream(cudaStream_t stream) {
-    NodePointer last = streams()[canonical(stream)].last;
-    if (last) run(last);
+    while (streams()[canonical(stream)].stopped) pause();
+    wait_for(streams()[canonical(stream)].last);
 }
 
 void finish_all_work() {
+    for (auto &stream : streams())
+        while (stream.second.stopped) pause();
     std::vector<NodePointer> nodes = std::move(pending());
     pending().clear();
     if (options().order == Order::random)
         for (size_t i = nodes.size(); i > 1; i--) std::swap(nodes[i - 1], nodes[random_below((uint32_t)i)]);
     if (nodes.empty()) return;
     DeviceMemoryAccess access;
-    for (const NodePointer &node : nodes) run(node);
+    for (const NodePointer &node : nodes) wait_for(node);
 }
 
 } // namespace cuda_on_cpu
@@ -183,13 +217,22 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
 cudaError_t cudaStreamCreate(cudaStream_t *stream) {
     return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
-    return cudaStreamCreateWithFlags(stream, flags);
+// Higher priorities have lower numbers; others than these are brought into range.
+static const int least_priority = 0, greatest_priority = -5;
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
+    cudaError_t status = cudaStreamCreateWithFlags(stream, flags);
+    if (status == cudaSuccess) streams()[*stream].priority = std::clamp(priority, greatest_priority, least_priority);
+    return status;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-    if (least) *least = 0;
-    if (greatest) *greatest = -5;
+    if (least) *least = least_priority;
+    if (greatest) *greatest = greatest_priority;
     return cudaSuccess;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
+    cudaError_t status = check_stream(stream, "cudaStreamGetPriority");
+    if (status == cudaSuccess) *priority = streams()[canonical(stream)].priority;
+    return status;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     cudaError_t status = check_stream(stream, "cudaStreamDestroy");
@@ -209,8 +252,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cudaError_t status = check_stream(stream, "cudaStreamQuery");
     if (status != cudaSuccess) return status;
-    NodePointer last = streams()[canonical(stream)].last;
-    return last && !last->done ? cudaErrorNotReady : cudaSuccess;
+    const Stream &own = streams()[canonical(stream)];
+    return api_result(own.stopped || !is_done(own.last) ? cudaErrorNotReady : cudaSuccess, "cudaStreamQuery");
 }
 cudaError_t cudaDeviceSynchronize() {
     require_errors_seen("cudaDeviceSynchronize");
@@ -249,7 +292,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     Event *known = to_event(event);
     cudaError_t status = check_stream(stream, "cudaEventRecord");
     if (status != cudaSuccess || !known) return api_result(cudaErrorInvalidResourceHandle, "cudaEventRecord");
-    known->recorded = true;
+    known->recorded = true, known->stopped = streams()[canonical(stream)].stopped;
     known->capture = streams()[canonical(stream)].capture;
     known->node = nullptr;
     if (known->capture) return cudaSuccess;
@@ -267,19 +310,21 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         streams()[canonical(stream)].capture = known->capture; // the stream joins the capture
     else if (known->node && !known->node->done)
         add_predecessor(append(canonical(stream), nullptr), known->node);
+    if (known->stopped) streams()[canonical(stream)].stopped = true;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     require_errors_seen("cudaEventSynchronize");
     Event *known = to_event(event);
     if (!known) return api_result(cudaErrorInvalidResourceHandle, "cudaEventSynchronize");
-    if (known->node) run(known->node);
+    while (known->stopped) pause();
+    wait_for(known->node);
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     Event *known = to_event(event);
     if (!known) return api_result(cudaErrorInvalidResourceHandle, "cudaEventQuery");
-    return known->node && !known->node->done ? cudaErrorNotReady : cudaSuccess;
+    return api_result(known->stopped || !is_done(known->node) ? cudaErrorNotReady : cudaSuccess, "cudaEventQuery");
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
     require_errors_seen("cudaEventElapsedTime");
@@ -338,6 +383,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     if (status != cudaSuccess || !executable) return api_result(cudaErrorInvalidValue, "cudaGraphLaunch");
     CapturePointer captured = executable->capture;
     enqueue(stream, [captured] {
+        if (options().trace) fprintf(stderr, "cuda_on_cpu: a graph of %zu nodes\n", captured->work.size());
         for (auto &work : captured->work) work();
     });
     return cudaSuccess;

@@ -161,14 +161,19 @@ void check_tile(const void *start, unsigned leading, size_t element_bytes, Place
         fault("misaligned access", place, "a tile with leading dimension %u: not a multiple of 16 bytes", leading);
 }
 
-void check_aligned(const void *address, size_t bytes, Place place) {
+static void require_aligned(const void *address, size_t bytes, Place place) {
     if ((uintptr_t)address % bytes)
         fault("misaligned access", place, "%p, which is not aligned to %zu bytes", address, bytes);
 }
 
+void check_aligned(const void *address, size_t bytes, Place place) {
+    checker_announced(bytes, __builtin_return_address(0));
+    require_aligned(address, bytes, place);
+}
+
 void check_shared_row(const void *row, Place place) {
     if (!is_shared_memory(row)) fault("wrong memory", place, "%p is not in shared memory", row);
-    check_aligned(row, 16, place);
+    require_aligned(row, 16, place);
 }
 
 void check_exit_of_lane(int thread) {

@@ -1,0 +1,333 @@
+// Quadratic attention backward: one kernel that owns queries and makes dq, one that owns keys and makes dk and dv. Both
+// form the scores again tile by tile. Rows are what a block owns, columns what it goes through; with keys as rows the
+// transposed weights and slopes come out as they are needed, as left operands in registers.
+#ifndef ATTENTION_QUADRATIC_BACKWARD_CUH
+#define ATTENTION_QUADRATIC_BACKWARD_CUH
+
+#include "quadratic_tiles.cuh"
+
+template <class Score, int WIDTH, bool OWNS_KEYS> struct DifferentiateTiles { // shared memory
+    static constexpr bool wide = WIDTH > 64, is_float = sizeof(floatX) == 4;
+    static constexpr int ROWS = wide && is_float ? 32 : 64;
+    // As many as there are registers for.
+    static constexpr int COLUMNS = wide && (is_float || (OWNS_KEYS && Score::uses_distance)) ? 16 : 32;
+    static constexpr int THREADS = ROWS / WARP_ROWS * 32, STRIDE = tile_stride<floatX, WIDTH>;
+    alignas(16) floatX rows[ROWS * STRIDE], partners[ROWS * STRIDE]; // q and dout, or k and v
+    struct Stage {
+        alignas(16) floatX rows[COLUMNS * STRIDE], partners[COLUMNS * STRIDE]; // k and v, or q and dout
+        alignas(16) float measures[COLUMNS], levels[COLUMNS], inverses[COLUMNS], output_dots[COLUMNS];
+    } stages[2];
+};
+
+typedef struct { // what the gradients of a pair need to know of its query
+    float level, inverse, output_dot;
+} QueryNumbers;
+
+template <int WIDTH, bool OWNS_KEYS> struct RowGradients { // of a warp; numbers 0 and 1: lane / 4 and lane / 4 + 8
+    SumFragment gradient[WIDTH / 8];                       // dq or dk
+    SumFragment values[OWNS_KEYS ? WIDTH / 8 : 1];         // dv
+    float measures[2];
+    QueryNumbers queries[2];
+    float pulls[2]; // of this lane's columns only
+    double dlog_decay;
+};
+
+// ---- rows
+
+// Starts to bring rows first.. of q and dout (KEYS false), or of k and v, to shared memory.
+template <bool KEYS, int ROWS, int WIDTH>
+__device__ void stage_side(floatX *rows, floatX *partners, int head, int first, const Differentiate &a) {
+    const Common &c = a.common;
+    size_t row = (size_t)(head / c.NH) * a.T + first, column = (size_t)(head % c.NH) * c.HS;
+    int present = min(ROWS, a.T - first);
+    const floatX *q = a.qkv + row * 3 * c.C + column;
+    stage_rows<ROWS, WIDTH>(rows, KEYS ? q + c.C : q, 3 * (size_t)c.C, present, c.HS);
+    stage_rows<ROWS, WIDTH>(partners, KEYS ? q + 2 * c.C : a.dout + row * c.C + column, (KEYS ? 3 : 1) * (size_t)c.C,
+                            present, c.HS);
+}
+
+// A tile of columns, with what is known of them.
+template <class Score, bool OWNS_KEYS, int WIDTH>
+__device__ void stage_columns(typename DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::Stage &stage, int head, int first,
+                              const Differentiate &a) {
+    constexpr int COLUMNS = DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::COLUMNS;
+    constexpr bool KEYS = !OWNS_KEYS;
+    int present = min(COLUMNS, a.T - first), stride = row_stride(a.T);
+    stage_side<KEYS, COLUMNS, WIDTH>(stage.rows, stage.partners, head, first, a);
+    if (Score::uses_distance) {
+        const RowMeasures &measures = KEYS ? a.key_measures : a.query_measures;
+        stage_numbers<COLUMNS>(stage.measures, measures.numbers + (size_t)head * measures.stride + first, present);
+    }
+    if (!KEYS) {
+        const float *levels = a.saved + (size_t)head * 2 * stride + first;
+        stage_numbers<COLUMNS>(stage.levels, levels, present);
+        stage_numbers<COLUMNS>(stage.inverses, levels + stride, present);
+        stage_numbers<COLUMNS>(stage.output_dots, a.output_dots + (size_t)head * stride + first, present);
+    }
+    copies_commit();
+}
+
+// What is known of the warp's rows, which begin with row `first` of the head.
+template <class Score, bool OWNS_KEYS, int WIDTH>
+__device__ void begin_rows(RowGradients<WIDTH, OWNS_KEYS> &rows, int head, int first, const Differentiate &a) {
+    const RowMeasures &measures = OWNS_KEYS ? a.key_measures : a.query_measures;
+    int stride = row_stride(a.T);
+    rows = {};
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = first + sum_row(2 * half);
+        if (row >= a.T) continue;
+        if (Score::uses_distance) rows.measures[half] = measures.numbers[(size_t)head * measures.stride + row];
+        if (OWNS_KEYS) continue;
+        const float *levels = a.saved + (size_t)head * 2 * stride + row;
+        rows.queries[half] = {levels[0], levels[stride], a.output_dots[(size_t)head * stride + row]};
+    }
+}
+
+// ---- pairs
+
+typedef struct {
+    float weight, slope; // of the pair, and the gradient of its score
+    float decay;         // what reaches the logarithm of the decay
+} PairGradient;
+
+// `d_weight` is the gradient of the weight, <dout, v>. PLAIN: as for `weigh`.
+template <class Score, bool PLAIN>
+__device__ PairGradient differentiate_pair(float dot, float distance, float d_weight, const QueryNumbers &query,
+                                           float log2_decay, int apart, float eps) {
+    PairGradient pair = {};
+    float score = score_of<Score, !PLAIN>(dot, distance, eps), slope = d_weight - query.output_dot;
+    if (Score::normalizer == NORMALIZER_SOFTMAX) {
+        if (!PLAIN && log2_decay != 0) score = faded<Score>(score, log2_decay, apart);
+        pair.weight = exp2_approximately(score - query.level) * query.inverse;
+        pair.slope = limit(pair.weight * slope, LARGEST_SLOPE);
+        pair.decay = (float)apart * pair.slope;
+        return pair;
+    }
+    float fade = PLAIN || log2_decay == 0 ? 1.0f : exp2_approximately(log2_decay * (float)apart);
+    pair.weight = score * (fade * query.inverse);
+    pair.slope = limit(slope * query.inverse, LARGEST_SLOPE) * fade;
+    pair.decay = (float)apart * limit(pair.weight * slope, LARGEST_SLOPE);
+    return pair;
+}
+
+// Turns dot products into the gradients of the products of rows as they are in memory, and `d_weights` into weights.
+// Pairs in `near` leave their pulls in place of their distances; others leave 0 there.
+template <class Score, bool OWNS_KEYS, bool PLAIN, int WIDTH, int N>
+__device__ void differentiate_pairs(RowGradients<WIDTH, OWNS_KEYS> &rows, Pairs<Score, N> &pairs,
+                                    SumFragment (&d_weights)[N],
+                                    const typename DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::Stage &stage,
+                                    unsigned near, const View<OWNS_KEYS> &view, float log2_decay, float eps) {
+    float dlog_decay = 0;
+#pragma unroll
+    for (int e = 0; e < 4 * N; e++) {
+        int half = e / 2 % 2, row = sum_row(e % 4), column = e / 4 * 8 + sum_column(e % 4);
+        float &dot = pairs.dots[e / 4].x[e % 4], &distance = pairs.distances[e / 4].x[e % 4];
+        QueryNumbers query = rows.queries[half];
+        if (OWNS_KEYS) query = {stage.levels[column], stage.inverses[column], stage.output_dots[column]};
+        PairGradient pair = differentiate_pair<Score, PLAIN>(dot, distance, d_weights[e / 4].x[e % 4], query,
+                                                             log2_decay, view.distance(row, column), eps);
+        if (!PLAIN && !view.sees(row, column)) pair = {};
+        if (!PLAIN && OWNS_KEYS) dlog_decay += pair.decay;
+        float slope = pair.slope;
+        if (Score::uses_distance) {
+            float pull = Score::slopes(slope, dot, distance, eps);
+            if (!PLAIN && !view.sees(row, column)) slope = pull = 0; // the slopes of what is hidden may be NaN
+            if (!PLAIN) {
+                bool is_near = near >> e & 1;
+                distance = is_near ? pull : 0.0f;
+                pull = is_near ? 0.0f : pull;
+            }
+            slope += pull;
+            rows.pulls[half] += pull;
+            slope *= Score::unit_length ? stage.measures[column] : 1.0f;
+        }
+        dot = slope;
+        d_weights[e / 4].x[e % 4] = pair.weight;
+    }
+    if (!PLAIN && OWNS_KEYS) rows.dlog_decay += dlog_decay;
+}
+
+// Pairs that are near are pulled together along the difference itself, where pull k - pull q would cancel. `pulls` are
+// those that differentiate_pairs has left.
+template <class Score, bool OWNS_KEYS, int WIDTH, int N>
+__device__ void pull_near_pairs(RowGradients<WIDTH, OWNS_KEYS> &rows, const SumFragment (&pulls)[N], unsigned near,
+                                const GlobalRows &mine, const GlobalRows &other, const float *columns, int HS) {
+    each_near_pair(near, [&](int e, int column, bool is_mine) {
+        int from_lane = tile_lane() / 4 * 4 + column % 8 / 2;
+        float pull = __shfl_sync(ALL_LANES, pick(pulls, e), from_lane);
+        if (!is_mine) return;
+        bool is_lower = e / 2 % 2;
+        const floatX *toward = other.rows + column * other.stride, *from = mine.rows + sum_row(e % 4) * mine.stride;
+        float toward_factor = factor_of<Score>(columns[column]);
+        float from_factor = factor_of<Score>(is_lower ? rows.measures[1] : rows.measures[0]);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 4; i++) { // both rows of the lane: which one it is, is known only at run time
+            int d = i / 2 * 8 + sum_column(i % 2);
+            float apart = d < HS ? __fmul_rn(to_float(as_input(toward[d])), toward_factor) -
+                                       __fmul_rn(to_float(as_input(from[d])), from_factor)
+                                 : 0.0f;
+            rows.gradient[i / 2].x[i % 2] += is_lower ? 0.0f : pull * apart;
+            rows.gradient[i / 2].x[2 + i % 2] += is_lower ? pull * apart : 0.0f;
+        }
+    });
+}
+
+// ---- tiles
+
+// A warp's 16 rows against one tile of columns. `tiles` and `warp_row`: where its own rows are in shared memory, `mine`
+// and `other`: where q and k are in global memory.
+template <class Score, bool OWNS_KEYS, int WIDTH>
+__device__ void differentiate_tile(RowGradients<WIDTH, OWNS_KEYS> &rows,
+                                   const DifferentiateTiles<Score, WIDTH, OWNS_KEYS> &tiles, int warp_row,
+                                   const typename DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::Stage &stage,
+                                   const View<OWNS_KEYS> &view, bool wild, const GlobalRows &mine,
+                                   const GlobalRows &other, float log2_decay, const Common &c) {
+    typedef DifferentiateTiles<Score, WIDTH, OWNS_KEYS> Tiles;
+    constexpr int N = Tiles::COLUMNS / 8, AT = Tiles::STRIDE;
+    Pairs<Score, N> pairs;
+    SumFragment d_weights[N];
+    multiply_rows<WIDTH, N, OWNS_KEYS>(pairs.dots, stage.rows, [&](LeftFragment<floatX> &a, int k) {
+        load_left(a, tiles.rows + warp_row * AT + 16 * k, AT);
+    });
+    multiply_rows<WIDTH, N, OWNS_KEYS>(d_weights, stage.partners, [&](LeftFragment<floatX> &a, int k) {
+        load_left(a, tiles.partners + warp_row * AT + 16 * k, AT);
+    });
+    bool is_near = pairs.compare(rows.measures, stage.measures, product_scale<Score>(c));
+    if constexpr (Score::uses_distance) is_near = __any_sync(ALL_LANES, is_near);
+    if (!wild && !is_near && log2_decay == 0 && view.is_full(Tiles::COLUMNS)) {
+        differentiate_pairs<Score, OWNS_KEYS, true>(rows, pairs, d_weights, stage, 0, view, 0, c.eps);
+        add_rows<true, WIDTH, N>(rows.gradient, pairs.dots, stage.rows, 0, 0);
+        if constexpr (OWNS_KEYS) add_rows<true, WIDTH, N>(rows.values, d_weights, stage.partners, 0, 0);
+        return;
+    }
+    unsigned near = 0;
+    if constexpr (Score::uses_distance)
+        if (is_near) {
+            near = pairs.near_pairs(rows.measures, stage.measures);
+            correct_distances(pairs, near, mine, other, rows.measures, stage.measures, c.HS);
+        }
+    differentiate_pairs<Score, OWNS_KEYS, false>(rows, pairs, d_weights, stage, near, view, log2_decay, c.eps);
+    if constexpr (Score::uses_distance)
+        if (is_near) pull_near_pairs<Score>(rows, pairs.distances, near, mine, other, stage.measures, c.HS);
+    add_rows<false, WIDTH, N>(rows.gradient, pairs.dots, stage.rows, view.first(), view.last());
+    if constexpr (OWNS_KEYS)
+        add_rows<false, WIDTH, N>(rows.values, d_weights, stage.partners, view.first(), view.last());
+}
+
+// The gradients of the warp's rows as they came in, from those of the rows as they take part: the twin of
+// unpack_gradient in quadratic_backward.c. `own`: the rows in shared memory, `present`: how many there are.
+template <class Score, bool OWNS_KEYS, int WIDTH>
+__device__ void write_gradient(floatX *to, RowGradients<WIDTH, OWNS_KEYS> &rows, const floatX *own, int present,
+                               const Common &c) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = sum_row(2 * half);
+        float factor = factor_of<Score>(rows.measures[half]), backwards = quad_sum(rows.pulls[half]), along = 0;
+        float last_factor = Score::unit_length ? factor : c.scale, x[WIDTH / 4] = {};
+        if (Score::unit_length && factor >= 1 / LEAST_NORM) last_factor = 0;
+#pragma unroll
+        for (int i = 0; i < WIDTH / 4 && Score::uses_distance; i++)
+            x[i] = to_float(own[row * tile_stride<floatX, WIDTH> + i / 2 * 8 + sum_column(i % 2)]) * factor;
+#pragma unroll
+        for (int i = 0; i < WIDTH / 4 && Score::unit_length; i++)
+            along = fmaf(x[i], rows.gradient[i / 2].x[2 * half + i % 2] - backwards * x[i], along);
+        if (Score::unit_length) backwards += quad_sum(along);
+        if (row >= present) continue;
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; j++) {
+            float first = rows.gradient[j].x[2 * half], second = rows.gradient[j].x[2 * half + 1];
+            first = last_factor * (first - backwards * x[2 * j]);
+            second = last_factor * (second - backwards * x[2 * j + 1]);
+            if (last_factor == 0) first = second = 0;
+            store_columns(to + (size_t)row * 3 * c.C, 8 * j + sum_column(0), c.HS, first, second);
+        }
+    }
+}
+
+// Sums what the block's lanes have and leaves it for quadratic_gpu_decay_gradient. `parts` is free shared memory.
+__device__ static inline void write_decay(double *to, double dlog_decay, double *parts) {
+    dlog_decay = warp_sum(dlog_decay);
+    if (tile_lane() == 0) parts[threadIdx.x / 32] = dlog_decay;
+    __syncthreads();
+    if (threadIdx.x) return;
+    double sum = 0;
+    for (unsigned warp = 0; warp < blockDim.x / 32; warp++) sum += parts[warp];
+    *to = sum;
+}
+
+// The gradients of one tile of queries from all keys that they see, or of one tile of keys and their values from all
+// queries that see them. (The 1 in the launch bounds: as for `attend`.)
+template <class Score, int WIDTH, bool OWNS_KEYS>
+__global__ void __launch_bounds__(DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::THREADS, 1)
+    differentiate(Differentiate a) {
+    typedef DifferentiateTiles<Score, WIDTH, OWNS_KEYS> Tiles;
+    extern __shared__ uint4 shared[];
+    Tiles &s = *reinterpret_cast<Tiles *>(shared);
+    const Common &c = a.common;
+    int warp_row = (int)threadIdx.x / 32 * WARP_ROWS, head = (int)blockIdx.x;
+    int first_row = (int)(OWNS_KEYS ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * Tiles::ROWS,
+        row = first_row + warp_row;
+    Reach reach = reach_of(c, head);
+    bool wild = is_wild(c, head);
+    int column = OWNS_KEYS ? first_row : max(first_row - reach.window + 1, 0) / Tiles::COLUMNS * Tiles::COLUMNS;
+    int end = first_row + Tiles::ROWS + (OWNS_KEYS ? min(reach.window, SEES_ALL / 2) - 1 : 0);
+    end = min(end, a.T);
+
+    stage_side<OWNS_KEYS, Tiles::ROWS, WIDTH>(s.rows, s.partners, head, first_row, a);
+    stage_columns<Score, OWNS_KEYS, WIDTH>(s.stages[0], head, column, a);
+    RowGradients<WIDTH, OWNS_KEYS> rows;
+    begin_rows<Score>(rows, head, row, a);
+    size_t start = (size_t)(head / c.NH) * a.T, stride = 3 * (size_t)c.C, at = (size_t)(head % c.NH) * c.HS;
+    const floatX *mine = a.qkv + at + (OWNS_KEYS ? c.C : 0), *other = a.qkv + at + (OWNS_KEYS ? 0 : c.C);
+    for (int stage = 0, is_first = 1; column < end; column += Tiles::COLUMNS, stage ^= 1, is_first = 0) {
+        copies_wait<0>();
+        __syncthreads(); // the tile is there, and all warps have done with the one before
+        if (column + Tiles::COLUMNS < end)
+            stage_columns<Score, OWNS_KEYS, WIDTH>(s.stages[stage ^ 1], head, column + Tiles::COLUMNS, a);
+        if (wild) {
+            if (is_first) clamp_rows<2 * Tiles::ROWS, WIDTH>(s.rows);
+            clamp_rows<2 * Tiles::COLUMNS, WIDTH>(s.stages[stage].rows);
+            __syncthreads();
+        }
+        View<OWNS_KEYS> view = {row - column, reach.window, a.T - column};
+        if (view.first() >= min(view.last(), Tiles::COLUMNS)) continue; // the whole warp
+        differentiate_tile<Score, OWNS_KEYS, WIDTH>(rows, s, warp_row, s.stages[stage], view, wild,
+                                                    {mine + (start + row) * stride, stride},
+                                                    {other + (start + column) * stride, stride}, reach.log2_decay, c);
+    }
+    floatX *dq = a.dqkv + (start + row) * stride + at;
+    write_gradient<Score>(OWNS_KEYS ? dq + c.C : dq, rows, s.rows + warp_row * Tiles::STRIDE, a.T - row, c);
+    if constexpr (OWNS_KEYS) {
+#pragma unroll
+        for (int i = 0; i < WIDTH / 4; i++) {
+            const float *x = rows.values[i / 2].x + 2 * (i % 2);
+            int mine_at = sum_row(2 * (i % 2));
+            if (row + mine_at < a.T)
+                store_columns(dq + 2 * c.C + mine_at * stride, i / 2 * 8 + sum_column(0), c.HS, x[0], x[1]);
+        }
+        __syncthreads();
+        if (a.dlog_decays)
+            write_decay(a.dlog_decays + (size_t)head * gridDim.y + blockIdx.y, rows.dlog_decay, (double *)&s.stages[0]);
+    }
+}
+
+template <class Score, int WIDTH, bool OWNS_KEYS>
+int launch_differentiate(const Differentiate &a, int heads, cudaStream_t stream) {
+    typedef DifferentiateTiles<Score, WIDTH, OWNS_KEYS> Tiles;
+    allow_shared_memory<Tiles>(differentiate<Score, WIDTH, OWNS_KEYS>);
+    dim3 grid(heads, tiles_of(a.T, Tiles::ROWS));
+    differentiate<Score, WIDTH, OWNS_KEYS><<<grid, Tiles::THREADS, sizeof(Tiles), stream>>>(a);
+    launch_check();
+    return (int)grid.y;
+}
+
+// Returns how many tiles a head's rows have.
+template <class Score, bool OWNS_KEYS>
+int differentiate_any(const Differentiate &a, int width, int heads, cudaStream_t stream) {
+    if (width == 32) return launch_differentiate<Score, 32, OWNS_KEYS>(a, heads, stream);
+    if (width == 64) return launch_differentiate<Score, 64, OWNS_KEYS>(a, heads, stream);
+    return launch_differentiate<Score, 128, OWNS_KEYS>(a, heads, stream);
+}
+
+#endif
