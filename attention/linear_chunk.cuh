@@ -17,6 +17,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     typedef typename Walk::Operand Operand;
     typedef LeftFragment<Operand> Left;
     static constexpr int ROWS = Walk::ROWS, STRIDE = Walk::EXTENDED_STRIDE, DEPTHS = Walk::EXTENDED / 16;
+    static constexpr bool KEEPS_ROWS = has_gradient(MODE) && sizeof(Operand) == 2; // floats take too many registers
 
     const Map &map;
     const WalkPass &pass;
@@ -33,10 +34,11 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     float log_decay, keep; // the state's factor from chunk to chunk
     double *warp_sums;     // (WARPS, 2) in place of a chunk's numbers, when they have done their work
     SumFragment state[Walk::BLOCKS][Walk::COLUMN_OCTETS];
-    SumFragment results[Walk::OWN_OCTETS]; // this warp's octets of columns: part, part + PARTS, ...
-    SumFragment d_phi[Walk::OWN_FEATURES]; // maps that are no product: this warp's octets of features
-    SumFragment d_single;                  // products with one octet of inner features: its gradient
-    float flow[2], near;                   // for a learned decay: <phi, d_phi> of this lane's rows, and of pairs
+    SumFragment results[Walk::OWN_OCTETS];  // this warp's octets of columns: part, part + PARTS, ...
+    Left own_rows[KEEPS_ROWS ? DEPTHS : 1]; // this warp's extended rows, for gradients
+    SumFragment d_phi[Walk::OWN_FEATURES];  // maps that are no product: this warp's octets of features
+    SumFragment d_single;                   // products with one octet of inner features: its gradient
+    float flow[2], near;                    // for a learned decay: <phi, d_phi> of this lane's rows, and of pairs
 
     __device__ Walker(const Map &map_, const WalkPass &pass_, char *shared) : map(map_), pass(pass_) {
         layout = shared_layout<Walk>(MODE, pass.slice, map.shape.scratch, Map::IS_PRODUCT);
@@ -156,7 +158,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 
     // ---- features
 
-    // What rounds a slice up to whole octets and operands is 0. (The gradients of the chunk before may have been there.)
+    // What rounds a slice up to whole octets and operands is 0. The gradients of the chunk before may have been there.
     __device__ void clear_padding(int side) {
         int inners = slice_inners16(pass.slice), spare = inners - pass.slice.inners;
         for (int i = threadIdx.x; i < ROWS * spare; i += Tile::THREADS)
@@ -247,24 +249,42 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             store_sums(to + octet * 8, STRIDE, state[block][octet]);
         store_sums(to + Walk::COLUMNS, STRIDE, SumFragment{});
     }
-    __device__ void update_state(int block) {
+    // COUNT blocks from FIRST on take in 16 of the chunk's others; an operand of extended rows serves all of them.
+    template <int FIRST, int COUNT> __device__ void update_blocks(int row) {
+        Left a[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            OctetPlace place0 = octet_place((FIRST + i) * Walk::BLOCK_OCTETS + 2 * linear_warp(), pass.slice);
+            load_phi_transposed<Map::IS_PRODUCT>(a[i], factors[THE_OTHERS], row, place0,
+                                                 next_octet(place0, pass.slice));
+            if (fades) weigh_columns(a[i], numbers.weight[THE_OTHERS] + row);
+        }
+#pragma unroll
+        for (int octet = 0; octet < Walk::COLUMN_OCTETS; octet++) {
+            RightFragment<Operand> b;
+            load_right(b, extended[THE_OTHERS] + row * STRIDE + octet * 8, STRIDE);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) multiply_add(state[FIRST + i][octet], a[i], b);
+        }
+    }
+    template <int BLOCK> __device__ void update_block_by_block(int row) {
+        if constexpr (BLOCK < Walk::BLOCKS) {
+            if (has_block(BLOCK)) update_blocks<BLOCK, 1>(row);
+            update_block_by_block<BLOCK + 1>(row);
+        }
+    }
+    __device__ void update_state() {
         if (fades)
 #pragma unroll
-            for (int i = 0; i < 4 * Walk::COLUMN_OCTETS; i++) state[block][i / 4].x[i % 4] *= keep;
-        if (!has_block(block)) return;
-        OctetPlace place0 = octet_place(block * Walk::BLOCK_OCTETS + 2 * linear_warp(), pass.slice);
-        OctetPlace place1 = next_octet(place0, pass.slice);
+            for (int i = 0; i < Walk::BLOCKS * 4 * Walk::COLUMN_OCTETS; i++)
+                state[i / 4 / Walk::COLUMN_OCTETS][i / 4 % Walk::COLUMN_OCTETS].x[i % 4] *= keep;
+        bool has_all = has_block(Walk::BLOCKS - 1);
 #pragma unroll 1
         for (int row = 0; row < ROWS; row += 16) {
-            Left a;
-            load_phi_transposed<Map::IS_PRODUCT>(a, factors[THE_OTHERS], row, place0, place1);
-            if (fades) weigh_columns(a, numbers.weight[THE_OTHERS] + row);
-#pragma unroll
-            for (int octet = 0; octet < Walk::COLUMN_OCTETS; octet++) {
-                RightFragment<Operand> b;
-                load_right(b, extended[THE_OTHERS] + row * STRIDE + octet * 8, STRIDE);
-                multiply_add(state[block][octet], a, b);
-            }
+            if (has_all)
+                update_blocks<0, Walk::BLOCKS>(row);
+            else
+                update_block_by_block<0>(row);
         }
     }
 
@@ -301,16 +321,21 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         }
     }
 
+    // 16 columns of this warp's extended rows
+    __device__ Left extended_left(int depth) const {
+        if constexpr (KEEPS_ROWS) return own_rows[depth];
+        Left a;
+        load_left(a, extended[THE_ROWS] + first_row() * STRIDE + depth * 16, STRIDE);
+        return a;
+    }
     // (extended rows) S^T for one octet of features (16, 8)
     __device__ SumFragment octet_gradient(int octet) {
         SumFragment sums = {};
 #pragma unroll
         for (int depth = 0; depth < DEPTHS; depth++) {
-            Left a;
             RightFragment<Operand> b;
-            load_left(a, extended[THE_ROWS] + first_row() * STRIDE + depth * 16, STRIDE);
             load_right_transposed(b, state_tile + octet * 8 * STRIDE + depth * 16, STRIDE);
-            multiply_add(sums, a, b);
+            multiply_add(sums, extended_left(depth), b);
         }
         if (fades)
 #pragma unroll
@@ -413,9 +438,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         }
     }
 
-    // The scores of the warp's rows with 16 others, and what comes of them; in `d` what reaches <outer, outer> (0) and
-    // <inner, inner> (1), as operands.
-    __device__ void pair_with(Left (&to)[2], int other) {
+    // The scores of the warp's rows with 16 others, and what comes of them.
+    __device__ void pair_with(int other) {
         SumFragment outer[2], inner[2], slope[2];
         multiply_factors(outer, inner, other);
         if constexpr (has_gradient(MODE)) multiply_extended(slope, other);
@@ -434,68 +458,92 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             }
             b = is_seen ? score * factor : 0.0f;
         }
-        if constexpr (has_gradient(MODE)) to_left(to[0], outer[0], outer[1]), to_left(to[1], slope[0], slope[1]);
+        Left a;
         if constexpr (has_numerator(MODE)) {
-            Left a;
             to_left(a, inner[0], inner[1]);
             add_to_results(a, extended[THE_OTHERS] + other * STRIDE);
+        }
+        if constexpr (has_gradient(MODE)) {
+            to_left(a, slope[0], slope[1]);
+            add_inner_gradient(a, other);
+        }
+        if constexpr (has_gradient(MODE) && Map::IS_PRODUCT && !Map::OUTER_IS_FIXED) {
+            to_left(a, outer[0], outer[1]);
+            add_outer_gradient(a, other);
         }
     }
 
     __device__ void add_pairs() {
-        Left d_pairs[Tile::ROW_TILES][2];
-        flow[0] = flow[1] = near = 0;
-        int own = row_tile_of_warp<Tile>();
-#pragma unroll
-        for (int i = 0; i < Tile::ROW_TILES; i++)
-            if (part_of(THE_ROWS) ? i >= own : i <= own) pair_with(d_pairs[i], i * 16);
-        if constexpr (has_gradient(MODE)) begin_gradients(d_pairs);
+        int own = row_tile_of_warp<Tile>(), from = part_of(THE_ROWS) ? own : 0;
+        int to = part_of(THE_ROWS) ? Tile::ROW_TILES : own + 1;
+        if constexpr (has_gradient(MODE)) clear_gradients();
+#pragma unroll 1
+        for (int tile = from; tile < to; tile++) pair_with(tile * 16);
     }
 
     // ---- gradients of features
 
-    __device__ SumFragment pair_gradient(const Left (&d_pairs)[Tile::ROW_TILES][2], int octet, bool is_outer) {
-        SumFragment sums = {};
-        int own = row_tile_of_warp<Tile>(), stride = layout.inner_stride;
-#pragma unroll
-        for (int i = 0; i < Tile::ROW_TILES; i++) {
-            if (part_of(THE_ROWS) ? i < own : i > own) continue;
-            RightFragment<Operand> b;
-            if (is_outer)
-                load_right_transposed(b, factors[THE_OTHERS].outer + octet * 8 * Tile::OUTER_STRIDE + i * 16,
-                                      Tile::OUTER_STRIDE);
-            else
-                load_right(b, factors[THE_OTHERS].inner + i * 16 * stride + octet * 8, stride);
-            multiply_add(sums, d_pairs[i][is_outer ? 0 : 1], b);
-        }
-        return sums;
+    __device__ float *d_outer_at(int octet, int k) const {
+        return d.outer + (octet * 8 + sum_column(k)) * Tile::D_OUTER_STRIDE + first_row() + sum_row(k);
     }
-    // The gradients begin with what comes of the pairs; copies of other parts with 0.
-    __device__ void begin_gradients(const Left (&d_pairs)[Tile::ROW_TILES][2]) {
-        int part = part_of_warp<Tile>();
+    __device__ float *d_inner_at(int octet, int k) const {
+        return d.inner + (first_row() + sum_row(k)) * d.inner_stride + octet * 8 + sum_column(k);
+    }
+    // This warp's octets of both factors, with the copies of the outer ones.
+    __device__ void clear_gradients() {
+        int part = part_of_warp<Tile>(), outers = round_up_to(pass.slice.outers, 16) / 8 * layout.d_outer_copies;
+        flow[0] = flow[1] = near = 0;
         d_single = {};
+#pragma unroll
+        for (int i = 0; i < Walk::OWN_FEATURES; i++) d_phi[i] = {};
+        if constexpr (Map::IS_PRODUCT) {
+            for (int octet = part; octet < pass.slice.inner_octets; octet += Walk::PARTS)
+#pragma unroll
+                for (int k = 0; k < 4; k++) *d_inner_at(octet, k) = 0;
+            for (int octet = part; !Map::OUTER_IS_FIXED && octet < outers; octet += Walk::PARTS)
+#pragma unroll
+                for (int k = 0; k < 4; k++) *d_outer_at(octet, k) = 0;
+        }
+    }
+    // What 16 others give to the gradients of the inner features, a (16, 16) times theirs.
+    __device__ void add_inner_gradient(const Left &a, int other) {
+        int part = part_of_warp<Tile>(), stride = layout.inner_stride;
+        const Operand *inner = factors[THE_OTHERS].inner + other * stride;
+        RightFragment<Operand> b;
         if constexpr (!Map::IS_PRODUCT) {
 #pragma unroll
             for (int i = 0; i < Walk::OWN_FEATURES; i++) {
                 int octet = part + i * Walk::PARTS;
-                d_phi[i] = {};
-                if (octet < pass.slice.octets) d_phi[i] = pair_gradient(d_pairs, octet, false);
+                if (octet >= pass.slice.octets) continue;
+                load_right(b, inner + octet * 8, stride);
+                multiply_add(d_phi[i], a, b);
             }
             return;
         }
-        for (int octet = part; octet < pass.slice.inner_octets; octet += Walk::PARTS)
-            store_sums(d.inner + first_row() * d.inner_stride + octet * 8, d.inner_stride,
-                       pair_gradient(d_pairs, octet, false));
-        int outers = round_up_to(pass.slice.outers, 16);
-        if constexpr (!Map::OUTER_IS_FIXED)
-            for (int octet = part; octet < outers / 8; octet += Walk::PARTS) {
-                SumFragment sums = pair_gradient(d_pairs, octet, true);
-                for (int copy = 0; copy < layout.d_outer_copies; copy++)
+        for (int octet = part; octet < pass.slice.inner_octets; octet += Walk::PARTS) {
+            SumFragment sums;
+            load_right(b, inner + octet * 8, stride);
 #pragma unroll
-                    for (int k = 0; k < 4; k++)
-                        d.outer[(copy * outers + octet * 8 + sum_column(k)) * Tile::D_OUTER_STRIDE + first_row() +
-                                sum_row(k)] = copy ? 0.0f : sums.x[k];
-            }
+            for (int k = 0; k < 4; k++) sums.x[k] = *d_inner_at(octet, k);
+            multiply_add(sums, a, b);
+#pragma unroll
+            for (int k = 0; k < 4; k++) *d_inner_at(octet, k) = sums.x[k];
+        }
+    }
+    // The same for the outer ones.
+    __device__ void add_outer_gradient(const Left &a, int other) {
+        int octets = round_up_to(pass.slice.outers, 16) / 8;
+        for (int octet = part_of_warp<Tile>(); octet < octets; octet += Walk::PARTS) {
+            RightFragment<Operand> b;
+            SumFragment sums;
+            load_right_transposed(b, factors[THE_OTHERS].outer + octet * 8 * Tile::OUTER_STRIDE + other,
+                                  Tile::OUTER_STRIDE);
+#pragma unroll
+            for (int k = 0; k < 4; k++) sums.x[k] = *d_outer_at(octet, k);
+            multiply_add(sums, a, b);
+#pragma unroll
+            for (int k = 0; k < 4; k++) *d_outer_at(octet, k) = sums.x[k];
+        }
     }
     // Sums up the copies, after a barrier.
     __device__ void end_gradients() {
@@ -661,6 +709,10 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 #pragma unroll
         for (int i = 0; i < Walk::OWN_OCTETS; i++) results[i] = {};
         if constexpr (has_results(MODE)) add_pairs();
+        if constexpr (KEEPS_ROWS)
+#pragma unroll
+            for (int depth = 0; depth < DEPTHS; depth++)
+                load_left(own_rows[depth], extended[THE_ROWS] + first_row() * STRIDE + depth * 16, STRIDE);
 #pragma unroll
         for (int block = 0; block < Walk::BLOCKS; block++) {
             if (block * Walk::BLOCK_OCTETS >= pass.slice.octets) break;
@@ -671,8 +723,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             }
             if constexpr (has_numerator(MODE)) add_from_state(block);
             if constexpr (has_gradient(MODE)) add_gradient_from_state(block);
-            update_state(block);
         }
+        update_state();
         end_chunk();
         if constexpr (has_gradient(MODE)) begin_x(THE_ROWS, next);
         copies_commit();

@@ -18,13 +18,16 @@
 //         template <typename Tile>
 //         __device__ void gradient(float *dx, LinearGradients<Tile> d, LinearFactors<Tile> from, const floatX *x,
 //                                  LinearPlace place) const;
+//         // Adds what reached its projections, sums (NH, projections, WIDTH), to the parameters' gradients. Only if
+//         // shape.projections is not 0.
+//         void unpack(float *dparameters, const float *sums, const AttentionConfig *config, cudaStream_t) const;
 //     };
 //
 // x is (ROWS, WIDTH) at x[row * X_STRIDE + c], in range (range.h), zeros beyond the head's numbers and below the last
 // row that is present. dx is (ROWS, WIDTH) at dx[row * DX_STRIDE + c] and is overwritten; columns from HS on do not
 // matter. Features of rows that are not present must be finite; nothing comes of them.
 //
-// A mechanism's .cu includes linear_passes.cuh and ends with LINEAR_GPU_ATTENTION(name, SomeMap, packed_size, pack), where
+// A mechanism's .cu includes linear_passes.cuh and ends with LINEAR_GPU_ATTENTION(name, SomeMap, packed_size, pack);
 // the last two are those of struct AttentionGPU, or NULL. One that has several maps (by configuration) or another core
 // for some of them defines the functions of its struct itself, out of linear_forward<SomeMap>(...) and so on.
 //
@@ -241,7 +244,7 @@ __device__ static inline void project_rows(const floatX *x, LinearProjection ome
     }
 }
 
-// d_omega (16 projections of each part's piece, WIDTH) += dy^T x over the tile's rows. dy is in `tile`, (ROWS, 16 PARTS)
+// d_omega (16 projections of each part's piece, WIDTH) += dy^T x over the tile's rows. `tile` has dy, (ROWS, 16 PARTS),
 // with a stride of DY_STRIDE; each warp has one octet of columns after the other.
 template <typename Tile> constexpr int dy_stride = tile_stride<floatX, 16 * Tile::PARTS>;
 // Floats of scratch per row that this takes.
@@ -268,8 +271,8 @@ __device__ static inline void add_projection_gradient(float *d_omega, const floa
 }
 
 // dx (ROWS, WIDTH) = dy omega, where slope(row, projection, y, neighbour) turns the projections y of the pieces
-// [from, to) into their gradients dy; it is called for each once, as by project_rows. With place.d_projections that of omega is added there, which takes
-// dy_scratch floats of scratch per row, at `scratch`. Ends with a barrier.
+// [from, to) into their gradients dy; it is called for each once, as by project_rows. Unless d_projections is NULL,
+// that of omega is added there, which takes dy_scratch floats of scratch per row, at `scratch`. Ends with a barrier.
 template <typename Tile, typename Slope>
 __device__ static inline void project_gradient(float *dx, const floatX *x, LinearProjection omega, int from, int to,
                                                float *d_projections, float *scratch, Slope slope) {

@@ -402,7 +402,8 @@ __global__ static void remember_kernel(Keys keys, DecodeRows row, int RM, PairRo
         keys.values[to * rows.columns + c] = row.values[head * rows.columns + c];
 }
 
-// scores (heads, keys.rows) of a query for each head with the keys up to *position. A warp per key, heads in blockIdx.y.
+// scores (heads, keys.rows) of a query for each head with the keys up to *position. A warp per key, heads in
+// blockIdx.y.
 __global__ static void decode_score_kernel(float *scores, Keys keys, DecodeRows q, int RM, int HS, PairDecay decay,
                                            const int *position) {
     size_t key = pair_row(), head = blockIdx.y, at = head * keys.rows + key;

@@ -93,7 +93,8 @@ typedef struct {
 // `unit`, so far the vectors themselves -> the rest
 void slay_exact_features(PairFeatures features, PairRows rows, const float *packed, const AttentionConfig *config,
                          cudaStream_t stream);
-// Gradients of outer and unit (d.outer, d.unit) -> of the vectors, in d.unit; and in `projected` those of the projections.
+// Gradients of outer and unit (d.outer, d.unit) -> of the vectors, in d.unit; and in `projected` those of the
+// projections.
 void slay_exact_gradient(PairFeatures d, PairFeatures features, PairRows rows, const float *packed,
                          const AttentionConfig *config, cudaStream_t stream);
 // Adds what then reaches a trained omega to dparameters; d_projections (heads, RM, HS) is scratch.

@@ -1,5 +1,5 @@
-// What the quadratic attentions share whatever their score is: sizes, the measures of rows, what heads see, <dout, out>,
-// the gradient of a learned decay, and the end of decoding.
+// What the quadratic attentions share whatever their score is: sizes, the measures of rows, what heads see,
+// <dout, out>, the gradient of a learned decay, and the end of decoding.
 #include "quadratic.cuh"
 
 // ---- sizes and places
@@ -246,8 +246,8 @@ __global__ static void __launch_bounds__(OutputTiles<WIDTH>::THREADS)
     int head = (int)blockIdx.x, first = (int)blockIdx.y * Tiles::ROWS, present = min(Tiles::ROWS, T - first);
     int warp_row = (int)threadIdx.x / 32 * WARP_ROWS;
     size_t at = ((size_t)(head / NH) * T + first) * C + (size_t)(head % NH) * HS;
-    stage_rows<Tiles::ROWS, WIDTH>(s.douts, dout + at, C, present, HS);
-    stage_rows<Tiles::ROWS, WIDTH>(s.outs, out + at, C, present, HS);
+    stage_rows<Tiles::THREADS, Tiles::ROWS, WIDTH>(s.douts, dout + at, C, present, HS);
+    stage_rows<Tiles::THREADS, Tiles::ROWS, WIDTH>(s.outs, out + at, C, present, HS);
     copies_commit();
     copies_wait<0>();
     __syncthreads();

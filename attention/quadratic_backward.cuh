@@ -10,7 +10,8 @@ template <class Score, int WIDTH, bool OWNS_KEYS> struct DifferentiateTiles { //
     static constexpr bool wide = WIDTH > 64, is_float = sizeof(floatX) == 4;
     static constexpr int ROWS = wide && is_float ? 32 : 64;
     // As many as there are registers for.
-    static constexpr int COLUMNS = wide && (is_float || (OWNS_KEYS && Score::uses_distance)) ? 16 : 32;
+    static constexpr bool crowded = OWNS_KEYS && Score::uses_distance;
+    static constexpr int COLUMNS = wide && (is_float || crowded) ? 16 : WIDTH > 32 || is_float || crowded ? 32 : 64;
     static constexpr int THREADS = ROWS / WARP_ROWS * 32, STRIDE = tile_stride<floatX, WIDTH>;
     alignas(16) floatX rows[ROWS * STRIDE], partners[ROWS * STRIDE]; // q and dout, or k and v
     struct Stage {
@@ -35,25 +36,26 @@ template <int WIDTH, bool OWNS_KEYS> struct RowGradients { // of a warp; numbers
 // ---- rows
 
 // Starts to bring rows first.. of q and dout (KEYS false), or of k and v, to shared memory.
-template <bool KEYS, int ROWS, int WIDTH>
+template <bool KEYS, int THREADS, int ROWS, int WIDTH>
 __device__ void stage_side(floatX *rows, floatX *partners, int head, int first, const Differentiate &a) {
     const Common &c = a.common;
     size_t row = (size_t)(head / c.NH) * a.T + first, column = (size_t)(head % c.NH) * c.HS;
     int present = min(ROWS, a.T - first);
     const floatX *q = a.qkv + row * 3 * c.C + column;
-    stage_rows<ROWS, WIDTH>(rows, KEYS ? q + c.C : q, 3 * (size_t)c.C, present, c.HS);
-    stage_rows<ROWS, WIDTH>(partners, KEYS ? q + 2 * c.C : a.dout + row * c.C + column, (KEYS ? 3 : 1) * (size_t)c.C,
-                            present, c.HS);
+    stage_rows<THREADS, ROWS, WIDTH>(rows, KEYS ? q + c.C : q, 3 * (size_t)c.C, present, c.HS);
+    stage_rows<THREADS, ROWS, WIDTH>(partners, KEYS ? q + 2 * c.C : a.dout + row * c.C + column,
+                                     (KEYS ? 3 : 1) * (size_t)c.C, present, c.HS);
 }
 
 // A tile of columns, with what is known of them.
 template <class Score, bool OWNS_KEYS, int WIDTH>
 __device__ void stage_columns(typename DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::Stage &stage, int head, int first,
                               const Differentiate &a) {
-    constexpr int COLUMNS = DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::COLUMNS;
+    typedef DifferentiateTiles<Score, WIDTH, OWNS_KEYS> Tiles;
+    constexpr int COLUMNS = Tiles::COLUMNS;
     constexpr bool KEYS = !OWNS_KEYS;
     int present = min(COLUMNS, a.T - first), stride = row_stride(a.T);
-    stage_side<KEYS, COLUMNS, WIDTH>(stage.rows, stage.partners, head, first, a);
+    stage_side<KEYS, Tiles::THREADS, COLUMNS, WIDTH>(stage.rows, stage.partners, head, first, a);
     if (Score::uses_distance) {
         const RowMeasures &measures = KEYS ? a.key_measures : a.query_measures;
         stage_numbers<COLUMNS>(stage.measures, measures.numbers + (size_t)head * measures.stride + first, present);
@@ -274,7 +276,7 @@ __global__ void __launch_bounds__(DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::T
     int end = first_row + Tiles::ROWS + (OWNS_KEYS ? min(reach.window, SEES_ALL / 2) - 1 : 0);
     end = min(end, a.T);
 
-    stage_side<OWNS_KEYS, Tiles::ROWS, WIDTH>(s.rows, s.partners, head, first_row, a);
+    stage_side<OWNS_KEYS, Tiles::THREADS, Tiles::ROWS, WIDTH>(s.rows, s.partners, head, first_row, a);
     stage_columns<Score, OWNS_KEYS, WIDTH>(s.stages[0], head, column, a);
     RowGradients<WIDTH, OWNS_KEYS> rows;
     begin_rows<Score>(rows, head, row, a);

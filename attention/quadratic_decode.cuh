@@ -100,8 +100,8 @@ __device__ DecodeState decode_keys(float (&sum)[WIDTH / 32], const floatX *query
     return {level, total};
 }
 
-// One of DECODE_SPLITS parts of the keys that a head's query sees. Leaves the weighted sums of the values, the total and
-// the level in `partials`. (The 1 in the launch bounds: as for `attend`.)
+// One of DECODE_SPLITS parts of the keys that a head's query sees. Leaves the weighted sums of the values, the total
+// and the level in `partials`. (The 1 in the launch bounds: as for `attend`.)
 template <class Score, int WIDTH>
 __global__ void __launch_bounds__(DECODE_THREADS, 1) decode(float *partials, Attend a) {
     constexpr int WARPS_HERE = DECODE_THREADS / 32;

@@ -6,7 +6,7 @@
 #include "quadratic_tiles.cuh"
 
 template <int WIDTH> struct AttendTiles { // shared memory
-    static constexpr int ROWS = sizeof(floatX) == 2 ? 128 : 64, COLUMNS = ROWS / 2;
+    static constexpr int ROWS = sizeof(floatX) == 2 ? 128 : WIDTH > 64 ? 32 : 64, COLUMNS = ROWS / 2;
     static constexpr int THREADS = ROWS / WARP_ROWS * 32, STRIDE = tile_stride<floatX, WIDTH>;
     struct Stage {
         alignas(16) floatX rows[2 * COLUMNS * STRIDE]; // keys, then values; in the second stage at first the queries
@@ -26,13 +26,13 @@ template <int WIDTH> struct Rows { // of a warp: numbers 0 and 1 are rows lane /
 // Starts to bring keys `key`.. to a stage.
 template <class Score, int WIDTH>
 __device__ void stage_keys(typename AttendTiles<WIDTH>::Stage &stage, int head, int key, int keys, const Attend &a) {
-    constexpr int COLUMNS = AttendTiles<WIDTH>::COLUMNS;
+    constexpr int COLUMNS = AttendTiles<WIDTH>::COLUMNS, THREADS = AttendTiles<WIDTH>::THREADS;
     const Common &c = a.common;
     int place = a.ring ? key % a.ring : key, present = min(COLUMNS, keys - key);
     size_t sequence_row = (size_t)(head / c.NH) * a.queries; // a cache is of one sequence
     size_t at = (sequence_row + place) * a.key_stride + (size_t)(head % c.NH) * c.HS;
-    stage_rows<COLUMNS, WIDTH>(stage.keys(), a.k + at, a.key_stride, present, c.HS);
-    stage_rows<COLUMNS, WIDTH>(stage.values(), a.v + at, a.key_stride, present, c.HS);
+    stage_rows<THREADS, COLUMNS, WIDTH>(stage.keys(), a.k + at, a.key_stride, present, c.HS);
+    stage_rows<THREADS, COLUMNS, WIDTH>(stage.values(), a.v + at, a.key_stride, present, c.HS);
     if (Score::uses_distance) {
         const RowMeasures &measures = a.key_measures;
         stage_numbers<COLUMNS>(stage.measures, measures.numbers + (size_t)head * measures.stride + place, present);
@@ -162,7 +162,7 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<
 
     size_t column = (size_t)(head % c.NH) * c.HS, sequence_row = (size_t)(head / c.NH) * a.queries;
     const floatX *q = a.q + (sequence_row + first_query) * a.query_stride + column;
-    stage_rows<Tiles::ROWS, WIDTH>(s.stages[1].rows, q, a.query_stride, present, c.HS);
+    stage_rows<Tiles::THREADS, Tiles::ROWS, WIDTH>(s.stages[1].rows, q, a.query_stride, present, c.HS);
     stage_keys<Score, WIDTH>(s.stages[0], head, key, keys, a);
     copies_wait<0>();
     __syncthreads();

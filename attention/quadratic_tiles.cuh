@@ -117,12 +117,13 @@ template <int ROWS, int WIDTH> __device__ void clamp_rows(floatX *tile) {
     }
 }
 
-template <int ROWS, int WIDTH>
+// Starts to bring rows to a tile, by all THREADS of the block.
+template <int THREADS, int ROWS, int WIDTH>
 __device__ void stage_rows(floatX *tile, const floatX *rows, size_t stride, int present, int HS) {
     if (stages_async<floatX>(HS))
-        stage_async<ROWS, WIDTH>(tile, rows, stride, present, HS, (int)threadIdx.x, (int)blockDim.x);
+        stage_async_by<THREADS, ROWS, WIDTH>(tile, rows, stride, present, HS, (int)threadIdx.x);
     else
-        stage_plainly<ROWS, WIDTH>(tile, rows, stride, present, HS, (int)threadIdx.x, (int)blockDim.x);
+        stage_plainly<ROWS, WIDTH>(tile, rows, stride, present, HS, (int)threadIdx.x, THREADS);
 }
 
 // The numbers of COUNT rows, zeros from `present` on; `from` is a multiple of 16 bytes.

@@ -1,6 +1,6 @@
-// SLAY's features as a map of the linear core on the GPU: see slay_features.c. The vectors are projected as they are, by
-// everything the map needs, and the sums are divided by the vectors' lengths; what follows is pointwise in them, but for
-// the polynomials that mix their projections (nystrom's whitening, the convolution of tensorsketch).
+// SLAY's features as a map of the linear core on the GPU: see slay_features.c. The vectors are projected as they are,
+// by everything the map needs, and the sums are divided by the vectors' lengths; what follows is pointwise in them, but
+// for the polynomials that mix their projections (nystrom's whitening, the convolution of tensorsketch).
 #ifndef ATTENTION_SLAY_MAP_CUH
 #define ATTENTION_SLAY_MAP_CUH
 

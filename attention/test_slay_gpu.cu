@@ -1,6 +1,6 @@
-// SLAY on the GPU against its C twin. Its map, a tile of rows at a time: the features of every variant and their gradients,
-// whole and in slices, at head sizes that fill no tile; vectors without a length, huge ones and NaN. The whole attention:
-// every variant with its trained tensors and its decay, forward, backward and decoding.
+// SLAY on the GPU against its C twin. Its map, a tile of rows at a time: the features of every variant and their
+// gradients, whole and in slices, at head sizes that fill no tile; vectors without a length, huge ones and NaN. The
+// whole attention: every variant with its trained tensors and its decay, forward, backward and decoding.
 #include "pairs_gpu.h"
 #include "slay_map.cuh"
 

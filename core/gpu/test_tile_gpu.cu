@@ -181,7 +181,9 @@ template <typename Number> __global__ void stage_kernel(float *out, const Number
     __shared__ alignas(16) Number tile[SIZE * stride];
     for (int i = (int)threadIdx.x; i < SIZE * stride; i += 64) tile[i] = from_float<Number>(-1.0f);
     __syncthreads();
-    if (is_async)
+    if (is_async == 2)
+        stage_async_by<64, SIZE, WIDTH>(tile, rows, 2 * HEAD, PRESENT, HEAD, (int)threadIdx.x);
+    else if (is_async)
         stage_async<SIZE, WIDTH>(tile, rows, 2 * HEAD, PRESENT, HEAD, (int)threadIdx.x, 64);
     else
         stage_plainly<SIZE, WIDTH>(tile, rows, 2 * HEAD, PRESENT, HEAD, (int)threadIdx.x, 64);
@@ -204,7 +206,7 @@ template <typename Number> static void check_staging(int is_async) {
 }
 
 static void rows_are_staged(void) {
-    for (int is_async = 0; is_async < 2; is_async++)
+    for (int is_async = 0; is_async < 3; is_async++)
         check_staging<__nv_bfloat16>(is_async), check_staging<float>(is_async);
 }
 

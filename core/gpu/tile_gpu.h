@@ -69,8 +69,8 @@ __device__ static inline void mma_bf16(float (&sums)[4], const uint32_t (&a)[4],
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// sums (16,8) += a (16,8) b (8,8); numbers from round_to_tf32. Lane 4 g + t has a (g, t), (g+8, t), (g, t+4), (g+8, t+4)
-// and b (t, g), (t+4, g).
+// sums (16,8) += a (16,8) b (8,8); numbers from round_to_tf32. Lane 4 g + t has a (g, t), (g+8, t), (g, t+4),
+// (g+8, t+4) and b (t, g), (t+4, g).
 __device__ static inline void mma_tf32(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
@@ -344,6 +344,23 @@ __device__ static inline void stage_async(Number *tile, const Number *rows, size
         bool exists = row < present && column < HS;
         copy_async(tile + row * tile_stride<Number, WIDTH> + column, exists ? rows + row * stride + column : rows,
                    exists ? 16 : 0);
+    }
+}
+
+// The same by a number of threads that is known when compiling, and divides the tile: for inner loops.
+template <int THREADS, int ROWS, int WIDTH, typename Number>
+__device__ static inline void stage_async_by(Number *tile, const Number *rows, size_t stride, int present, int HS,
+                                             int thread) {
+    constexpr int CHUNK = 16 / (int)sizeof(Number), CHUNKS = WIDTH / CHUNK, STEP = THREADS / CHUNKS;
+    static_assert(THREADS % CHUNKS == 0 && ROWS % STEP == 0, "threads have to divide the tile");
+    int row = thread / CHUNKS, column = thread % CHUNKS * CHUNK;
+    const Number *from = rows + row * stride + column;
+    Number *to = tile + row * tile_stride<Number, WIDTH> + column;
+    if (column >= HS) present = 0;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += STEP, from += STEP * stride) {
+        bool exists = row + i < present;
+        copy_async(to + i * tile_stride<Number, WIDTH>, exists ? from : rows, exists ? 16 : 0);
     }
 }
 
