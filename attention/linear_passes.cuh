@@ -504,6 +504,7 @@ static void linear_collect_floored_rows(cudaStream_t stream) {
                                                linear_collect_floored_rows,                                            \
                                                packed_size,                                                            \
                                                pack,                                                                   \
-                                               linear_decode<Map>}
+                                               linear_decode<Map>,                                                     \
+                                               USES_DECAY}
 
 #endif

@@ -61,7 +61,17 @@ static int check(const AttentionConfig *config, char *why, size_t size) {
 
 extern "C" const Attention attention_slay;
 extern const AttentionGPU attention_gpu_slay;
-const AttentionGPU attention_gpu_slay = {
-    &attention_slay,  saved_size, work_size, cache_size, forward,
-    backward,         step,       check,     NULL,       linear_collect_floored_rows,
-    slay_packed_size, slay_pack,  decode};
+const AttentionGPU attention_gpu_slay = {&attention_slay,
+                                         saved_size,
+                                         work_size,
+                                         cache_size,
+                                         forward,
+                                         backward,
+                                         step,
+                                         check,
+                                         NULL,
+                                         linear_collect_floored_rows,
+                                         slay_packed_size,
+                                         slay_pack,
+                                         decode,
+                                         USES_DECAY | USES_LEARN | USES_FUSION};

@@ -256,10 +256,11 @@ static Result run_gpu(const MapCase &c, int outers, int inners) {
 
 // ---- comparison
 
-// The largest difference of the first `count` numbers as a share of the largest expected; infinite when anything is not
-// finite.
-static double worst(const std::vector<float> &found, const std::vector<float> &expected, size_t count) {
-    double most = 1e-30, difference = 0;
+// The largest difference of the first `count` numbers as a share of the largest expected, or of `least` if that is
+// larger; infinite when anything is not finite.
+static double worst(const std::vector<float> &found, const std::vector<float> &expected, size_t count,
+                    double least = 1e-30) {
+    double most = least, difference = 0;
     if (found.size() < count) return INFINITY;
     for (size_t i = 0; i < count; i++) most = fmax(most, fabs((double)expected[i]));
     for (size_t i = 0; i < count; i++) {
@@ -436,8 +437,8 @@ static std::vector<float> fetch_numbers(const floatX *device, size_t count) {
 }
 
 static void check_within(const Layer &layer, const char *what, const std::vector<float> &found,
-                         const std::vector<float> &expected, double bound) {
-    double error = worst(found, expected, expected.size());
+                         const std::vector<float> &expected, double bound, double least = 1e-30) {
+    double error = worst(found, expected, expected.size(), least);
     CHECK(error <= bound && "within its bound");
     if (!(error <= bound))
         printf("    %s: %s is %.2g off, %.2g allowed (T %d, HS %d)\n", layer.variant->label, what, error, bound,
@@ -461,7 +462,10 @@ static void check_passes(const Layer &layer, DeviceLayer at) {
     std::vector<float> dparameters(layer.parameters.size());
     cuda_check(
         cudaMemcpy(dparameters.data(), at.dparameters, dparameters.size() * sizeof(float), cudaMemcpyDeviceToHost));
-    check_within(layer, "dparameters", dparameters, layer.dparameters, dparameters_bound);
+    // A learned decay's is a sum over all pairs, in which most of what every row gives cancels: rounding does not.
+    bool cancels = sizeof(floatX) == 2 && layer.config.decay == DECAY_LEARNED;
+    check_within(layer, "dparameters", dparameters, layer.dparameters, dparameters_bound,
+                 cancels ? 0.2 * layer.config.B * layer.config.T : 1e-30);
 }
 
 // Some positions at once, then one at a time: the first of these by `step`, the others by `decode`.
