@@ -30,6 +30,12 @@ static const char *missing_option(const AttentionGPU *gpu, const AttentionConfig
     return NULL;
 }
 
+// Whether the mechanism trains tensors of its own, besides a decay, whose gradients the kernels do not have.
+static bool misses_gradients(const AttentionGPU *gpu, AttentionConfig config) {
+    config.decay = DECAY_NONE;
+    return !(gpu->supports & USES_LEARN) && attention_parameter_count(gpu->cpu, &config) > 0;
+}
+
 const AttentionGPU *attention_gpu_of(const StackEntry *entry, char *why, size_t size) {
     const char *name = entry->attention->name;
     const AttentionGPU *found = attention_gpu_find(name);
@@ -40,6 +46,9 @@ const AttentionGPU *attention_gpu_of(const StackEntry *entry, char *why, size_t 
     else if (option)
         snprintf(why, size, "attention %s on the GPU: no kernels for option %s yet; use the program for the CPU", name,
                  option);
+    else if (misses_gradients(found, entry->config))
+        snprintf(why, size, "attention %s on the GPU: no code for trained tensors yet; use the program for the CPU",
+                 name);
     else if (!found->check || !found->check(&entry->config, why + length, size - (size_t)length))
         return found;
     return NULL;

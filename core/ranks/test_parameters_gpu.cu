@@ -19,7 +19,8 @@ static void create(ParametersGPU *parameters, int positions, int trains) {
     config.max_T = 32, config.V = V, config.L = L, config.NH = 2, config.C = C, config.positions = positions;
     sizes.B = 1, sizes.T = 8, sizes.C = C, sizes.NH = 2, sizes.max_T = 32;
     die_if(attention_stack_configure(&stack, "slay:decay=learned:learn=both", &sizes, NULL, &error), &error);
-    parameters_gpu_create(parameters, &config, &stack, PADDED_V, trains);
+    parameters_gpu_plan(parameters, &config, &stack, PADDED_V, trains);
+    parameters_gpu_allocate(parameters);
 }
 
 static int sharing() {
