@@ -28,7 +28,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     LinearGradients<Tile> d;
     Numbers numbers;
     float *scratch;
-    int task, segment, head, sequence;
+    int task, head;     // a head of a sequence; the head
     int first, present; // rows of the chunk at hand
     bool fades;
     float log_decay, keep; // the state's factor from chunk to chunk
@@ -54,13 +54,17 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         d = {(float *)(shared + layout.d_outer), (float *)(shared + layout.d_inner), at + 7 * ROWS,
              layout.d_inner_stride};
         numbers = {at, at + ROWS, at + 2 * ROWS, {at + 3 * ROWS, at + 4 * ROWS}};
-        task = (int)blockIdx.x / pass.segments, segment = (int)blockIdx.x % pass.segments;
-        head = task % pass.NH, sequence = task / pass.NH;
+        head = (int)blockIdx.y, task = (int)blockIdx.z * pass.NH + head;
         scratch = (float *)(shared + layout.scratch);
         fades = Map::LOG_SCALED || pass.decay.kind != DECAY_NONE;
         log_decay = fades ? log_decay_of(pass.decay, head) : 0.0f;
         keep = 1;
         warp_sums = (double *)at;
+    }
+
+    // Of the task's segments, in the order of the states in memory.
+    __device__ size_t block_number() const {
+        return (size_t)task * pass.segments + blockIdx.x;
     }
 
     // ---- rows from memory
@@ -72,7 +76,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     // Row `first` of a tensor (B, T, parts, C)
     __device__ size_t row_at(int row, int part, int parts) const {
         size_t C = (size_t)pass.NH * pass.HS;
-        return (((size_t)sequence * pass.T + row) * parts + part) * C + (size_t)head * pass.HS;
+        return (((size_t)blockIdx.z * pass.T + row) * parts + part) * C + (size_t)head * pass.HS;
     }
     __device__ size_t row_stride(int parts) const {
         return (size_t)parts * pass.NH * pass.HS;
@@ -80,9 +84,9 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 
     template <int COLUMNS> __device__ void begin(floatX *tile, const floatX *rows, size_t stride, int count) {
         if (stages_async<floatX>(pass.HS))
-            stage_async<ROWS, COLUMNS>(tile, rows, stride, count, pass.HS, threadIdx.x, Tile::THREADS);
+            stage_async<ROWS, COLUMNS>(tile, rows, stride, count, pass.HS, opaque((int)threadIdx.x), Tile::THREADS);
         else
-            stage_plainly<ROWS, COLUMNS>(tile, rows, stride, count, pass.HS, threadIdx.x, Tile::THREADS);
+            stage_plainly<ROWS, COLUMNS>(tile, rows, stride, count, pass.HS, opaque((int)threadIdx.x), Tile::THREADS);
     }
     __device__ void begin_x(int side, int from) {
         if (from >= 0 && from < pass.T)
@@ -98,7 +102,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     }
 
     __device__ void finish_x(int side) {
-        for (int i = threadIdx.x; i < ROWS * WIDTH / 2; i += Tile::THREADS) {
+        for (int i = opaque((int)threadIdx.x); i < ROWS * WIDTH / 2; i += Tile::THREADS) {
             floatX *at = x[side] + i / (WIDTH / 2) * Tile::X_STRIDE + i % (WIDTH / 2) * 2;
             store_two(at, as_input(at[0]), as_input(at[1]));
         }
@@ -121,7 +125,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     }
     __device__ void finish_values(int side) {
         constexpr int PAIRS = Walk::EXTENDED / 2;
-        for (int i = threadIdx.x; i < ROWS * PAIRS; i += Tile::THREADS) {
+        for (int i = opaque((int)threadIdx.x); i < ROWS * PAIRS; i += Tile::THREADS) {
             int row = i / PAIRS, c = i % PAIRS * 2;
             if (c < WIDTH) {
                 float2 two = raw_two(side, row, c);
@@ -133,7 +137,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     }
     // (dout / g, beta); four lanes have a row.
     __device__ void finish_gradient(int side) {
-        for (int row = threadIdx.x / 4; row < ROWS; row += Tile::THREADS / 4) {
+        for (int row = opaque((int)threadIdx.x) / 4; row < ROWS; row += Tile::THREADS / 4) {
             int lane = threadIdx.x % 4;
             bool is_there = row < present;
             float dot = 0, g = is_there ? pass.denominators[(size_t)task * pass.T + first + row] : 1.0f;
@@ -161,7 +165,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     // What rounds a slice up to whole octets and operands is 0. The gradients of the chunk before may have been there.
     __device__ void clear_padding(int side) {
         int inners = slice_inners16(pass.slice), spare = inners - pass.slice.inners;
-        for (int i = threadIdx.x; i < ROWS * spare; i += Tile::THREADS)
+        for (int i = opaque((int)threadIdx.x); i < ROWS * spare; i += Tile::THREADS)
             factors[side].set_inner(i / spare, pass.slice.inners + i % spare, 0);
         if constexpr (Map::IS_PRODUCT) {
             int from = pass.slice.outers * ROWS, to = round_up_to(pass.slice.outers, 16) * ROWS;
@@ -183,7 +187,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         float before = running_max_at(first - 1) + log_decay;
         float end = running_max_at(first + present - 1) - log_decay * (float)(present - 1);
         constexpr int KEYS = part_of(THE_ROWS) ? THE_ROWS : THE_OTHERS;
-        for (int i = threadIdx.x; i < ROWS; i += Tile::THREADS) {
+        for (int i = opaque((int)threadIdx.x); i < ROWS; i += Tile::THREADS) {
             float key = (Map::LOG_SCALED ? factors[KEYS].log_scale[i] : 0.0f) - log_decay * (float)i;
             float query = running_max_at(first + min(i, present - 1)) - log_decay * (float)i;
             numbers.key_level[i] = key, numbers.query_level[i] = query;
@@ -204,7 +208,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         place.first_inner = pass.slice.first_inner, place.inners = pass.slice.inners;
         place.scratch = scratch;
         place.d_projections =
-            pass.d_projections ? pass.d_projections + (size_t)blockIdx.x * map.shape.projections * WIDTH : NULL;
+            pass.d_projections ? pass.d_projections + block_number() * map.shape.projections * WIDTH : NULL;
         return place;
     }
     __device__ void make_features(int side) {
@@ -216,7 +220,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     __device__ float *state_at(float *states, int block, int octet) const {
         size_t features = (size_t)round_up_to(pass.slice.octets, 2) * 8;
         size_t feature = (size_t)(block * Walk::BLOCK_OCTETS + 2 * linear_warp()) * 8;
-        return states + (blockIdx.x * features + feature) * Walk::COLUMNS + octet * 8;
+        return states + (block_number() * features + feature) * Walk::COLUMNS + octet * 8;
     }
     __device__ bool has_block(int block) const {
         return block * Walk::BLOCK_OCTETS + 2 * linear_warp() < pass.slice.octets;
@@ -564,10 +568,10 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             }
         } else if (!Map::OUTER_IS_FIXED) {
             int outers = round_up_to(pass.slice.outers, 16) * Tile::D_OUTER_STRIDE;
-            for (int i = threadIdx.x; i < outers; i += Tile::THREADS)
+            for (int i = opaque((int)threadIdx.x); i < outers; i += Tile::THREADS)
                 for (int copy = 1; copy < layout.d_outer_copies; copy++) d.outer[i] += d.outer[copy * outers + i];
         }
-        for (int i = threadIdx.x; Map::LOG_SCALED && i < ROWS; i += Tile::THREADS)
+        for (int i = opaque((int)threadIdx.x); Map::LOG_SCALED && i < ROWS; i += Tile::THREADS)
             d.log_scale[i] = i < present ? pass.d_log_scale[(size_t)task * pass.T + first + i] : 0.0f;
     }
 
@@ -635,7 +639,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             float g = stabilised(numbers.sum[row], pass.rule);
             if (column < pass.HS) pass.to[row_at(first + row, 0, 1) + column] = from_float<floatX>(number / g);
         });
-        for (int row = threadIdx.x; row < present; row += Tile::THREADS) {
+        for (int row = opaque((int)threadIdx.x); row < present; row += Tile::THREADS) {
             float sum = numbers.sum[row], g = stabilised(sum, pass.rule);
             if (pass.denominators) pass.denominators[(size_t)task * pass.T + first + row] = g;
             if (pass.rule.is_signed && (sum < 0 || is_floored(g, pass.rule))) atomicAdd(&floored_rows, 1ull);
@@ -731,7 +735,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     }
 
     __device__ void walk() {
-        int from = segment * pass.segment_rows, to = min(from + pass.segment_rows, pass.T);
+        int from = (int)blockIdx.x * pass.segment_rows, to = min(from + pass.segment_rows, pass.T);
         int chunks = (to - from + ROWS - 1) / ROWS;
         load_state();
         for (int i = 0; i < chunks; i++) {
@@ -749,7 +753,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     }
 };
 
-// A block for every segment of every head of every sequence.
+// A block for every segment of every head of every sequence: x, y and z of the grid.
 template <typename Map, int WIDTH, WalkMode MODE>
 __global__ static void __launch_bounds__(LinearWalk<Map, WIDTH>::Tile::THREADS) walk_kernel(Map map, WalkPass pass) {
     extern __shared__ float4 walk_shared[];

@@ -114,14 +114,14 @@ typedef struct { // where the rows are, and the slice of features that is wanted
 
 // Calls use(row, c) for every number of a tile's rows.
 template <typename Tile, typename Use> __device__ static inline void for_each_number(int HS, Use use) {
-    for (int i = threadIdx.x; i < Tile::ROWS * Tile::WIDTH; i += Tile::THREADS)
+    for (int i = opaque((int)threadIdx.x); i < Tile::ROWS * Tile::WIDTH; i += Tile::THREADS)
         if (i % Tile::WIDTH < HS) use(i / Tile::WIDTH, i % Tile::WIDTH);
 }
 
 // sum (ROWS) of f(row, c) over the numbers of each row, the same bits for every thread that reads it; by all threads,
 // there for them after a barrier. Four neighbouring lanes share a row.
 template <typename Tile, typename F> __device__ static inline void sum_rows(float *sum, int HS, F f) {
-    for (int row = threadIdx.x / 4; row < Tile::ROWS; row += Tile::THREADS / 4) {
+    for (int row = opaque((int)threadIdx.x) / 4; row < Tile::ROWS; row += Tile::THREADS / 4) {
         float part = 0;
         for (int c = threadIdx.x % 4; c < HS; c += 4) part += f(row, c);
         part = quad_sum(part);

@@ -135,8 +135,8 @@ static void launch_walk(const Map &map, const WalkPass &pass, int tasks, cudaStr
     size_t shared = shared_layout<Walk>(MODE, pass.slice, map.shape.scratch, Map::IS_PRODUCT).total;
     cuda_check(
         cudaFuncSetAttribute(walk_kernel<Map, WIDTH, MODE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    walk_kernel<Map, WIDTH, MODE>
-        <<<(unsigned)(tasks * pass.segments), Walk::Tile::THREADS, shared, stream>>>(map, pass);
+    dim3 grid((unsigned)pass.segments, (unsigned)pass.NH, (unsigned)(tasks / pass.NH));
+    walk_kernel<Map, WIDTH, MODE><<<grid, Walk::Tile::THREADS, shared, stream>>>(map, pass);
     launch_check();
 }
 

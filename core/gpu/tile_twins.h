@@ -136,6 +136,10 @@ static inline float max_or_nan(float a, float b) {
     return a != a || b != b ? NAN : a > b ? a : b;
 }
 
+static inline int opaque(int x) {
+    return x;
+}
+
 // ---- copies: they arrive when they are waited for and not before, so that a missing wait shows
 
 typedef struct {
