@@ -9,7 +9,7 @@ import sass
 from counts import demangled
 from hardware import ARCHITECTURES
 
-BUILDS = ("bf16", "fp32")
+BUILDS = tuple(os.environ.get("REPORT_BUILDS", "bf16 fp32").split())
 
 
 def sources():

@@ -6,7 +6,10 @@ us.
 [paper]  named beside the number
 [guess]  ours, and said to be one on the page"""
 
-ARCHITECTURES = ["80", "90", "100", "120"]
+import os
+
+# Those that the objects were compiled for: make cuda-report CUDA_ARCH=80 makes a page of one in a quarter of the time.
+ARCHITECTURES = os.environ.get("CUDA_ARCH", "80 90 100 120").split()
 # Per multiprocessor: 32-bit registers, threads, bytes of shared memory, blocks. [guide]
 LIMITS = {"80": (65536, 2048, 164 << 10, 32), "90": (65536, 2048, 228 << 10, 32),
           "100": (65536, 2048, 228 << 10, 32), "120": (65536, 1536, 100 << 10, 24)}
@@ -18,6 +21,8 @@ GPUS = {
     "H100": {"arch": "90", "memory": 3.35e12, "bf16": 989e12, "tf32": 495e12, "fp32": 67e12, "processors": 132,
              "clock": 1.83e9},
 }
+
+GPUS = {name: numbers for name, numbers in GPUS.items() if numbers["arch"] in ARCHITECTURES}
 
 # Cycles for which one warp's mma.sync m16n8k16 in bf16 (2048 multiply-adds) holds the tensor cores of its quarter of a
 # multiprocessor; other shapes and TF32, at half the rate, in proportion.

@@ -67,7 +67,7 @@ class Evidence:
         tools = os.path.join(args.build, "tools")
         os.makedirs(tools, exist_ok=True)
         self.programs = {build: counts.Program(os.path.join(args.count, directory, "dev/cuda/traffic"), os.path.join(args.build, build))
-                         for build, directory in (("bf16", "count-bf16"), ("fp32", "count"))}
+                         for build, directory in (("bf16", "count-bf16"), ("fp32", "count")) if build in compiled.BUILDS}
         self.program = self.programs["bf16"]
         self.kernels = {build: compiled.read_build(args.objects, build, tools) for build in compiled.BUILDS}
         self.counted = set()  # names of all kernels that ran
@@ -234,8 +234,8 @@ def anchor_line(steps):
 
 
 def paper_table(out, evidence):
-    out += ["| attention | T | A100, ms | H100, ms | bound on A100 | MB, forward | with backward | paper, measured, ms |",
-            "|---|---:|---:|---:|---|---:|---:|---:|"]
+    out += ["| attention | T | %s | bound on A100 | MB, forward | with backward | paper, measured, ms |" % " | ".join(
+        "%s, ms" % gpu for gpu in GPUS), "|---|---:|%s---|---:|---:|---:|" % ("---:|" * len(GPUS))]
     for which, T in enumerate((16384, 131072)):
         for name in ATTENTIONS:
             works = {gpu: evidence.attention(name, "forward", 1, T, 256, 8, gpu) for gpu in GPUS}
@@ -262,8 +262,9 @@ def linearity_table(out, evidence):
 def kernel_table(out, works, tokens):
     """One line for each kernel: what it moves and multiplies per token, how its slots compare with the tensor cores' cycles on
     every architecture, and its lowest bound on both GPUs."""
-    out += ["| kernel | launches | threads | bytes/token | requested | tensor flops/token | slots per tensor cycle: %s | bound, us: A100 | H100 | misfit |"
-            % ", ".join(ARCHITECTURES), "|---|---:|---:|---:|---:|---:|---|---|---|---:|"]
+    out += ["| kernel | launches | threads | bytes/token | requested | tensor flops/token | slots per tensor cycle: %s | %s | misfit |"
+            % (", ".join(ARCHITECTURES), " | ".join("bound, us: %s" % gpu for gpu in GPUS)),
+            "|---|---:|---:|---:|---:|---:|---|%s---:|" % ("---|" * len(GPUS))]
     for work in sorted(works, key=lambda work: -lowest_bound(work, "A100")[1]):
         ends = " | ".join("%s %s" % (limit, figure(1e6 * seconds)) for limit, seconds in (lowest_bound(work, gpu) for gpu in GPUS))
         slots = "" if work.is_library else ", ".join(
@@ -293,12 +294,14 @@ def attention_kernels(out, evidence):
 
 def rest_table(out, evidence):
     rest = evidence.rest()
-    out += ["| kernel | launches a step | bytes/token | products, flops/token | ms a step: A100 | H100 |", "|---|---:|---:|---:|---:|---:|"]
+    out += ["| kernel | launches a step | bytes/token | products, flops/token | %s |" % " | ".join("ms a step: %s" % gpu for gpu in GPUS),
+            "|---|---:|---:|---:|%s" % ("---:|" * len(GPUS))]
     for name in sorted(rest, key=lambda name: (-rest[name][2], -rest[name][1])):
         number, moved, operations = rest[name]
         seconds = [sum(step_model.rest_seconds({name: rest[name]}, gpu).values()) for gpu in GPUS]
-        out.append("| %s | %s | %s | %s | %.2f | %.2f |" % (name if name.startswith("cu") else "`%s`" % name, figure(number),
-                                                         figure(moved / STEP_TOKENS), figure(operations / STEP_TOKENS), *(1e3 * s for s in seconds)))
+        out.append("| %s | %s | %s | %s | %s |" % (name if name.startswith("cu") else "`%s`" % name, figure(number),
+                                                 figure(moved / STEP_TOKENS), figure(operations / STEP_TOKENS),
+                                                 " | ".join("%.2f" % (1e3 * s) for s in seconds)))
     out += ["", "Kernels that only some runs launch, once each, 768 or 3072 wide: dropout, GELU and bias outside of a product, a bias gradient's "
             "second micro-batch; and weights made ready for decoding, per weight. Estimates.", ""]
     kernel_table(out, evidence.works("optional", MODEL_LENGTHS[0]), MODEL_LENGTHS[0])
@@ -340,22 +343,21 @@ def prose(out, *paragraphs):
 
 def assumptions(out):
     prose(out, "What is assumed of the hardware, with sources, stands in `dev/cuda/hardware.py`; the ones that matter most:")
-    out += ["| assumed | A100 | H100 |", "|---|---:|---:|"]
-    a, h = GPUS["A100"], GPUS["H100"]
-    for what, first, second in (
-            ("bf16 peak, TFLOP/s; memory, TB/s (data sheets)", "%.0f; %.2f" % (a["bf16"] / 1e12, a["memory"] / 1e12),
-             "%.0f; %.2f" % (h["bf16"] / 1e12, h["memory"] / 1e12)),
-            ("share of memory's rate that streaming kernels reach (guess)", percent(hardware.SHARE_OF_MEMORY), percent(hardware.SHARE_OF_MEMORY)),
+    out += ["| assumed | %s |" % " | ".join(GPUS), "|---|%s" % ("---:|" * len(GPUS))]
+    shares = ", ".join("%.2f" % share for _, share in hardware.SHARE_OF_BOUND)
+    for what, figure_of in (
+            ("bf16 peak, TFLOP/s; memory, TB/s (data sheets)",
+             lambda gpu: "%.0f; %.2f" % (GPUS[gpu]["bf16"] / 1e12, GPUS[gpu]["memory"] / 1e12)),
+            ("share of memory's rate that streaming kernels reach (guess)", lambda gpu: percent(hardware.SHARE_OF_MEMORY)),
             ("cuBLAS's share of the bf16 peak in the layers' products (A100: fitted to llm.c's figure; H100: guess)",
-             percent(hardware.GEMM_SHARE["A100"]), percent(hardware.GEMM_SHARE["H100"])),
+             lambda gpu: percent(hardware.GEMM_SHARE[gpu])),
             ("cuDNN's softmax, causal, head 64, forward and backward, TFLOP/s at T=1024; 4096 (A100: FlashAttention-2's figure 4; H100: guess)",
-             *("%.0f; %.0f" % tuple(hardware.CUDNN_RATE[gpu][T] / 1e12 for T in (1024, 4096)) for gpu in GPUS)),
+             lambda gpu: "%.0f; %.0f" % tuple(hardware.CUDNN_RATE[gpu][T] / 1e12 for T in (1024, 4096))),
             ("cycles of a quarter's tensor cores for mma.sync 16x8x16 in bf16 (A100: data sheet; H100: 62 % of wgmma's rate, arXiv 2402.13499)",
-             "%.1f" % hardware.MMA_CYCLES["80"], "%.1f" % hardware.MMA_CYCLES["90"]),
-            ("share of its bound that a kernel reaches with 1, 2, 3, 4, 8 resident warps a quarter (guess)",
-             *[", ".join("%.2f" % share for _, share in hardware.SHARE_OF_BOUND)] * 2),
-            ("from one launch to the next, us (guess)", *["%.1f" % (1e6 * hardware.LAUNCH_SECONDS)] * 2)):
-        out.append("| %s | %s | %s |" % (what, first, second))
+             lambda gpu: "%.1f" % hardware.MMA_CYCLES[GPUS[gpu]["arch"]]),
+            ("share of its bound that a kernel reaches with 1, 2, 3, 4, 8 resident warps a quarter (guess)", lambda gpu: shares),
+            ("from one launch to the next, us (guess)", lambda gpu: "%.1f" % (1e6 * hardware.LAUNCH_SECONDS))):
+        out.append("| %s | %s |" % (what, " | ".join(figure_of(gpu) for gpu in GPUS)))
     out.append("")
 
 
