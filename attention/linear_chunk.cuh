@@ -522,16 +522,16 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
                 load_right(b, inner + octet * 8, stride);
                 multiply_add(d_phi[i], a, b);
             }
-            return;
-        }
-        for (int octet = part; octet < pass.slice.inner_octets; octet += Walk::PARTS) {
-            SumFragment sums;
-            load_right(b, inner + octet * 8, stride);
+        } else {
+            for (int octet = part; octet < pass.slice.inner_octets; octet += Walk::PARTS) {
+                SumFragment sums;
+                load_right(b, inner + octet * 8, stride);
 #pragma unroll
-            for (int k = 0; k < 4; k++) sums.x[k] = *d_inner_at(octet, k);
-            multiply_add(sums, a, b);
+                for (int k = 0; k < 4; k++) sums.x[k] = *d_inner_at(octet, k);
+                multiply_add(sums, a, b);
 #pragma unroll
-            for (int k = 0; k < 4; k++) *d_inner_at(octet, k) = sums.x[k];
+                for (int k = 0; k < 4; k++) *d_inner_at(octet, k) = sums.x[k];
+            }
         }
     }
     // The same for the outer ones.

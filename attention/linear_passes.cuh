@@ -129,14 +129,18 @@ static LinearWork lay_out_work(LinearArena *arena, const Map &map, const LinearP
 
 // ---- launches
 
+// Segments, heads, sequences.
+static inline dim3 walk_grid(const WalkPass &pass, int tasks) {
+    return dim3((unsigned)pass.segments, (unsigned)pass.NH, (unsigned)(tasks / pass.NH));
+}
+
 template <typename Map, int WIDTH, WalkMode MODE>
 static void launch_walk(const Map &map, const WalkPass &pass, int tasks, cudaStream_t stream) {
     typedef LinearWalk<Map, WIDTH> Walk;
     size_t shared = shared_layout<Walk>(MODE, pass.slice, map.shape.scratch, Map::IS_PRODUCT).total;
     cuda_check(
         cudaFuncSetAttribute(walk_kernel<Map, WIDTH, MODE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    dim3 grid((unsigned)pass.segments, (unsigned)pass.NH, (unsigned)(tasks / pass.NH));
-    walk_kernel<Map, WIDTH, MODE><<<grid, Walk::Tile::THREADS, shared, stream>>>(map, pass);
+    walk_kernel<Map, WIDTH, MODE><<<walk_grid(pass, tasks), Walk::Tile::THREADS, shared, stream>>>(map, pass);
     launch_check();
 }
 
@@ -191,7 +195,7 @@ static void measure_keys(const Map &map, WalkPass *pass, const LinearPlan &plan,
         cuda_check(cudaFuncSetAttribute(measure_keys_kernel<Map, WIDTH>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         (int)shared));
         measure_keys_kernel<Map, WIDTH>
-            <<<(unsigned)(plan.tasks * plan.segments), Walk::Tile::THREADS, shared, stream>>>(to, map, *pass);
+            <<<walk_grid(*pass, plan.tasks), Walk::Tile::THREADS, shared, stream>>>(to, map, *pass);
         launch_check();
         running_max_kernel<<<(unsigned)plan.tasks, SCALE_THREADS, 0, stream>>>(to, pass->max_before, *pass);
         launch_check();

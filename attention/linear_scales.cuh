@@ -13,14 +13,15 @@ static inline unsigned scale_blocks(size_t threads) {
 
 // ---- log_scaled maps: the largest log scale of any key so far, faded like the key that has it
 
-// The log scales of all keys (B * NH, T). A block for every segment of every head of every sequence.
+// The log scales of all keys (B * NH, T). A block for every segment of every head of every sequence, as in
+// walk_kernel.
 template <typename Map, int WIDTH>
 __global__ static void __launch_bounds__(LinearWalk<Map, WIDTH>::Tile::THREADS)
     measure_keys_kernel(float *log_scale, Map map, WalkPass pass) {
     extern __shared__ float4 walk_shared[];
     typedef Walker<Map, WIDTH, SUM_KEYS> Keys;
     Keys keys(map, pass, (char *)walk_shared);
-    int from = keys.segment * pass.segment_rows, to = min(from + pass.segment_rows, pass.T);
+    int from = (int)blockIdx.x * pass.segment_rows, to = min(from + pass.segment_rows, pass.T);
     for (int first = from; first < to; first += Keys::ROWS) {
         keys.first = first, keys.present = min(Keys::ROWS, to - first);
         keys.begin_x(THE_OTHERS, first);

@@ -77,6 +77,13 @@ __device__ static inline void mma_tf32(float (&sums)[4], const uint32_t (&a)[4],
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+template <int COUNT>
+__device__ static inline void mma_tf32_in_turn(float (&sums)[4], const uint32_t (&a)[COUNT][4],
+                                               const uint32_t (&b)[COUNT][2]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) mma_tf32(sums, a[i], b[i]);
+}
+
 // The nearest number with a mantissa of 10 bits, ties away from zero.
 __device__ static inline uint32_t round_to_tf32(float x) {
     uint32_t bits;
@@ -196,26 +203,23 @@ __device__ static inline SplitFloat split_float(float x) {
 template <bool TRANSPOSED = false>
 __device__ static inline void multiply_add(SumFragment &sums, const LeftFragment<float> &a,
                                            const RightFragment<float> &b) {
+    const int place[4] = {0, 2, 1, 3}, small = TRANSPOSED ? 1 : 0; // the product with a's low parts; the last has none
+    uint32_t from_a[6][4], from_b[6][2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float *from_a = a.x + 4 * half, *from_b = b.x + 2 * half;
-        const int place[4] = {0, 2, 1, 3};
-        uint32_t high_a[4], low_a[4], high_b[2], low_b[2];
+        int first = 3 * half;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            SplitFloat split = split_float(from_a[place[i]]);
-            high_a[i] = split.high, low_a[i] = split.low;
+            SplitFloat split = split_float(a.x[4 * half + place[i]]);
+            from_a[first + small][i] = split.low, from_a[first + 1 - small][i] = from_a[first + 2][i] = split.high;
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            SplitFloat split = split_float(from_b[i]);
-            high_b[i] = split.high, low_b[i] = split.low;
+            SplitFloat split = split_float(b.x[2 * half + i]);
+            from_b[first + 1 - small][i] = split.low, from_b[first + small][i] = from_b[first + 2][i] = split.high;
         }
-        if (!TRANSPOSED) mma_tf32(sums.x, low_a, high_b);
-        mma_tf32(sums.x, high_a, low_b);
-        if (TRANSPOSED) mma_tf32(sums.x, low_a, high_b);
-        mma_tf32(sums.x, high_a, high_b);
     }
+    mma_tf32_in_turn(sums.x, from_a, from_b);
 }
 
 // ---- operands from shared memory. `tile` is the operand's first number, `stride` the distance between rows there, a
