@@ -22,14 +22,15 @@ typedef struct {
 
 #ifdef PRECISION_BF16
 // Inputs are rounded before either side sees them. Outputs and gradients are rounded once at the end, to 8 bits, and
-// the backward pass starts from rounded outputs; products round their factors, features and states, to 8 bits. A
-// learned decay's gradient sums scores times their gradients, which cancel in every row, with the distances as weights.
-static const Bounds twin_bounds = {8e-3, 4e-2, 8e-3, 0.12};
+// the backward pass starts from rounded outputs; products round their factors, features and states, to 8 bits,
+// which shows most in dq and dk of short heads, where few features of slay's upper nodes dominate. A learned decay's
+// gradient sums scores times their gradients, which cancel in every row, with the distances as weights.
+static const Bounds twin_bounds = {8e-3, 8e-2, 8e-3, 0.12};
 // Only one side rounds the inputs, which moves sums of signed scores most.
 static const Bounds fixture_bounds = {1e-2, 2e-2, 1.2e-2, 2e-2}, signed_fixture_bounds = {4e-2, 6e-2, 4e-2, 6e-2};
 #else
 // A learned decay's gradient is a sum over all pairs, in which most cancels.
-static const Bounds twin_bounds = {1e-5, 1e-5, 1e-5, 3e-5}, fixture_bounds = twin_bounds,
+static const Bounds twin_bounds = {1e-5, 2e-5, 1e-5, 3e-5}, fixture_bounds = twin_bounds,
                     signed_fixture_bounds = twin_bounds;
 #endif
 
