@@ -523,6 +523,9 @@ static void train_beside_twin(const Settings &settings, int steps) {
     bool rounds = LINEAR_BOUND > 1e-5;
     bool noisy = (rounds && !strcmp(settings.attention, "rff")) || // signed scores: see calm_settings
                  has_near_pairs(settings.attention);
+    // where a signed map forgets, fewer scores make up a sum, and one that cancels magnifies rounding more
+    double weight_bound =
+        !strcmp(settings.attention, "rff") && settings.attention_config.decay ? 4 * WEIGHT_BOUND : WEIGHT_BOUND;
     int tokens = settings.batch * settings.T;
     Model gpu(GPU, settings), cpu(TWIN, settings);
     CHECK_CLOSE(evaluate(&gpu, 0), evaluate(&cpu, 0), LOSS_BOUND * tokens);
@@ -532,7 +535,7 @@ static void train_beside_twin(const Settings &settings, int steps) {
         if (!noisy) CHECK_CLOSE(found.norm, expected.norm, NORM_BOUND * (1 + expected.norm));
         CHECK(!found.trouble);
     }
-    check_same_model(settings.attention, &gpu, &cpu, WEIGHT_BOUND);
+    check_same_model(settings.attention, &gpu, &cpu, weight_bound);
     CHECK_CLOSE(evaluate(&gpu, steps), evaluate(&cpu, steps), LOSS_BOUND * tokens);
 }
 

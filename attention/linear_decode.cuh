@@ -48,7 +48,7 @@ typedef struct { // queries (NH, rows, outers), (NH, rows, inners)
 // The features of `rows` rows: those of the keys go to the cache with the values, those of the queries to q. A block
 // has 16 rows of one head.
 template <typename Map, int WIDTH>
-__global__ static void __launch_bounds__(DecodeTile<Map, WIDTH>::Tile::THREADS)
+__global__ static void __launch_bounds__(DecodeTile<Map, WIDTH>::Tile::THREADS, 1)
     remember_kernel(DecodeQueries q, DecodeCache cache, Map map, const floatX *qkv, int rows) {
     typedef typename DecodeTile<Map, WIDTH>::Tile Tile;
     extern __shared__ float4 decode_shared[];

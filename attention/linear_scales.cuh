@@ -16,7 +16,7 @@ static inline unsigned scale_blocks(size_t threads) {
 // The log scales of all keys (B * NH, T). A block for every segment of every head of every sequence, as in
 // walk_kernel.
 template <typename Map, int WIDTH>
-__global__ static void __launch_bounds__(LinearWalk<Map, WIDTH>::Tile::THREADS)
+__global__ static void __launch_bounds__(LinearWalk<Map, WIDTH>::Tile::THREADS, 1)
     measure_keys_kernel(float *log_scale, Map map, WalkPass pass) {
     extern __shared__ float4 walk_shared[];
     typedef Walker<Map, WIDTH, SUM_KEYS> Keys;
