@@ -68,14 +68,17 @@ static void fill(floatX *to, size_t count) {
     cuda_check(cudaMemcpy(to, numbers.data(), count * sizeof(floatX), cudaMemcpyHostToDevice));
 }
 
-// One layer's constants; NULL when the memory is full.
+// One layer's constants as the passes read them; NULL when the memory is full.
 static float *send_constants(Memory *memory, const AttentionGPU *attention, const AttentionConfig *config) {
     size_t count = attention_constant_count(attention->cpu, config);
     std::vector<float> drawn(count + 1);
     attention_draw(attention->cpu, drawn.data(), NULL, 0, config);
     float *constants = memory->get<float>(count);
     if (constants) cuda_check(cudaMemcpy(constants, drawn.data(), count * sizeof(float), cudaMemcpyHostToDevice));
-    return constants;
+    if (!attention->pack) return constants;
+    float *packed = memory->get<float>(attention->packed_size(config));
+    if (constants && packed) attention->pack(packed, constants, NULL, config, 0);
+    return packed;
 }
 
 // Which implementation runs, where there are several.
