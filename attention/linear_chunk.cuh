@@ -753,8 +753,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     }
 };
 
-// A block for every segment of every head of every sequence: x, y and z of the grid. (The 1 in the launch bounds: shared
-// memory leaves room for one block anyway, and the compiler need not save registers for another.)
+// A block for every segment of every head of every sequence: x, y and z of the grid. (The 1 in the launch bounds:
+// shared memory leaves room for one block anyway, and the compiler need not save registers for another.)
 template <typename Map, int WIDTH, WalkMode MODE>
 __global__ static void __launch_bounds__(LinearWalk<Map, WIDTH>::Tile::THREADS, 1) walk_kernel(Map map, WalkPass pass) {
     extern __shared__ float4 walk_shared[];
