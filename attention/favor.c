@@ -23,11 +23,6 @@ static void pack(real *packed, const real *constants, const real *parameters, in
         for (int c = 0; c < HS; c++) packed[(size_t)m * HS + c] = scale * omega[(size_t)c * M + m];
 }
 
-static void project(real *y, const real *x, const real *packed, int lanes, const AttentionConfig *config) {
-    int HS = config->HS;
-    tile_multiply(y, TILE, (TileLeft){packed, HS, 1}, x, TILE, config->M, lanes, HS, 0, TILE_FULL);
-}
-
 static void project_gradient(real *dx, const real *dy, const real *packed, int lanes, const AttentionConfig *config) {
     int HS = config->HS;
     tile_multiply(dx, TILE, (TileLeft){packed, 1, HS}, dy, TILE, HS, lanes, config->M, 0, TILE_FULL);
@@ -38,7 +33,7 @@ static void project_gradient(real *dx, const real *dy, const real *packed, int l
 static void relu_features(LinearFeatures *features, const real *x, LinearRows rows, const real *packed,
                           const AttentionConfig *config) {
     int lanes = tile_lanes(rows.count);
-    project(features->outer, x, packed, lanes, config);
+    tile_project(features->outer, packed, config->M, x, config->HS, rows.count);
     for (int m = 0; m < config->M; m++)
         for (int i = 0; i < lanes; i++) {
             real y = features->outer[m * TILE + i], positive = y > LINEAR_FEATURE_MAX ? LINEAR_FEATURE_MAX : y;
@@ -72,7 +67,7 @@ static void exp_features(LinearFeatures *features, const real *x, LinearRows row
     int lanes = tile_lanes(rows.count), HS = config->HS, M = config->M;
     ExpTape tape = exp_tape(features, HS);
     real maximum[TILE], squares[TILE] = {0}, coefficient = 1 / real_sqrt((real)M);
-    project(features->outer, x, packed, lanes, config);
+    tile_project(features->outer, packed, config->M, x, config->HS, rows.count);
     memcpy(tape.x, x, sizeof(real) * (size_t)HS * TILE);
     memcpy(maximum, features->outer, sizeof(real) * (size_t)lanes);
     memset(tape.largest, 0, sizeof(real) * (size_t)lanes);

@@ -24,7 +24,7 @@ static double row_cost(const LinearMap *map, int HS, int T, int chunk) {
 
 int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const AttentionConfig *config) {
     double row = pair_cost(map, config->HS) * 0.5 * chunk + state_cost(map, config->HS);
-    return config->NH * (rows * row + 2.0 * tile_lanes(rows) * map->feature_cost) > 1e6;
+    return config->NH * rows * (row + 2 * map->feature_cost) > 2e5;
 }
 
 int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config) {
@@ -38,26 +38,10 @@ int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config
 
 // ---- a tile of queries
 
-// numerator (rows, HS) += phi(q) matrix; denominator (TILE) += phi(q) vector
-static void read_state(Worker *worker, State state, int rows) {
-    const LinearMap *map = worker->map;
-    int inner = max_int(map->inner, 1), stride = worker->stride, lanes = tile_lanes(rows);
-    int step = linear_block_outers(map);
-    for (int from = 0; from < map->outer; from += step) {
-        int count = min_int(step, map->outer - from), width = count * inner;
-        const real *phi = linear_expand(worker->phi, &worker->q, from, count, lanes, map->inner);
-        const real *vector = state.vector + (size_t)from * inner;
-        tile_multiply(worker->numerator, stride, (TileLeft){phi, 1, TILE}, state.matrix + (size_t)from * inner * stride,
-                      stride, rows, stride, width, 1, TILE_FULL);
-        tile_multiply(worker->denominator, TILE, (TileLeft){vector, width, 1}, phi, TILE, 1, lanes, width, 1,
-                      TILE_FULL);
-    }
-}
-
 // Numerators and denominators of queries that are `before` rows below the beginning of the chunk or tile.
 static void read_history(Worker *worker, int before, int rows) {
     real power[TILE];
-    read_state(worker, worker->state, rows);
+    linear_read_state(worker, worker->denominator, rows);
     if (!worker->fades) return;
     linear_query_powers(power, worker, before);
     linear_fade_rows(worker->numerator, power, rows, worker->stride);
@@ -66,19 +50,19 @@ static void read_history(Worker *worker, int before, int rows) {
 
 // Adds a tile of keys to the numerator and the denominator of a single query, which is `distance` rows below the first
 // key, by products of a matrix and a vector.
-static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows, int distance) {
+static void add_pairs_of_one(Worker *worker, const RowTile *keys, int key_rows, int distance) {
     const LinearMap *map = worker->map;
+    const LinearFeatures *q = &worker->rows.features;
     int lanes = tile_lanes(key_rows), stride = worker->stride;
     real *scores = worker->scores, *inner = worker->inner_scores;
-    tile_multiply(scores, TILE, (TileLeft){worker->q.outer, 1, TILE}, keys->features.outer, TILE, 1, lanes, map->outer,
-                  0, TILE_FULL);
+    tile_multiply(scores, TILE, (TileLeft){q->outer, 1, TILE}, keys->features.outer, TILE, 1, lanes, map->outer, 0,
+                  TILE_FULL);
     if (map->log_scaled)
         for (int j = 0; j < lanes; j++)
-            inner[j] = real_exp(keys->features.log_scale[j] + (real)(distance - j) * worker->log_decay -
-                                worker->running_max[0]);
+            inner[j] = real_exp(keys->scale[j] + (real)(distance - j) * worker->log_decay - worker->rows.scale[0]);
     else if (map->inner)
-        tile_multiply(inner, TILE, (TileLeft){worker->q.inner, 1, TILE}, keys->features.inner, TILE, 1, lanes,
-                      map->inner, 0, TILE_FULL);
+        tile_multiply(inner, TILE, (TileLeft){q->inner, 1, TILE}, keys->features.inner, TILE, 1, lanes, map->inner, 0,
+                      TILE_FULL);
     if (map->inner)
         for (int j = 0; j < lanes; j++) scores[j] *= inner[j];
     if (worker->fades) {
@@ -87,26 +71,25 @@ static void add_pairs_of_one(Worker *worker, const KeyTile *keys, int key_rows, 
         linear_fade_columns(scores, scores, power, 1, key_rows);
     }
     for (int j = 0; j < key_rows; j++) worker->denominator[0] += scores[j];
-    tile_multiply(worker->numerator, stride, (TileLeft){scores, TILE, 1}, keys->v, stride, 1, stride, key_rows, 1,
-                  TILE_FULL);
+    tile_multiply(worker->numerator, stride, (TileLeft){scores, TILE, 1}, keys->extended, stride, 1, stride, key_rows,
+                  1, TILE_FULL);
 }
 
 // Adds a tile of keys to the numerators and denominators of the current queries.
-static void add_pairs(Worker *worker, const KeyTile *keys, int key_rows, int rows, int distance) {
-    int lanes = tile_lanes(rows), stride = worker->stride;
-    linear_pair_scores(worker, &keys->features, key_rows, lanes, distance);
+static void add_pairs(Worker *worker, const RowTile *keys, int key_rows, int rows, int distance) {
+    int lanes = tile_lanes(rows);
+    linear_pair_scores(worker, keys, key_rows, rows, distance);
     if (worker->map->inner)
         for (int j = 0; j < key_rows; j++)
             for (int i = 0; i < lanes; i++) worker->scores[j * TILE + i] *= worker->inner_scores[j * TILE + i];
-    linear_mask_future(worker->scores, key_rows, lanes, distance);
+    linear_mask_future(worker, worker->scores, key_rows, lanes, distance);
     const real *power = worker->fades ? linear_pair_powers(worker, distance) : NULL;
     for (int j = 0; j < key_rows; j++) {
         real *scores = worker->scores + j * TILE;
         for (int i = 0; power && i < lanes; i++) scores[i] *= power[i - j];
         for (int i = 0; i < lanes; i++) worker->denominator[i] += scores[i];
     }
-    tile_multiply(worker->numerator, stride, (TileLeft){worker->scores, 1, TILE}, keys->v, stride, rows, stride,
-                  key_rows, 1, distance ? TILE_FULL : TILE_A_LOWER);
+    linear_add_pairs(worker, keys, key_rows, rows, distance);
 }
 
 // ---- forward
@@ -158,7 +141,7 @@ static void write_outputs(Worker *worker, HeadOutput output, int row, int rows) 
         real *out = output.out + (size_t)(row + i) * output.stride;
         for (int c = 0; c < HS; c++) out[c] = worker->numerator[i * worker->stride + c] / g;
         if (output.denominator) output.denominator[row + i] = g;
-        if (output.running_max) output.running_max[row + i] = worker->running_max[i];
+        if (output.running_max) output.running_max[row + i] = worker->rows.scale[i];
     }
     if (doubtful && worker->map->is_signed) linear_count_floored_rows((uint64_t)doubtful);
 }
@@ -167,16 +150,17 @@ static void write_outputs(Worker *worker, HeadOutput output, int row, int rows) 
 // own keys and the largest before it; and the factors from there to the state, which is `distance` rows away.
 static void relate_scales(Worker *worker, const real *key_scale, int rows, real largest, int distance) {
     int lanes = tile_lanes(rows);
+    real *scale = worker->rows.scale;
     for (int i = 0; i < lanes; i++) {
         if (i < rows) largest = real_max(largest + worker->log_decay, key_scale[i]);
-        worker->running_max[i] = largest;
+        scale[i] = largest;
     }
-    linear_set_relative_scale(worker, &worker->q, worker->running_max, -1, *worker->state.log_scale, distance, lanes);
+    linear_set_relative_scale(worker, &worker->rows.features, scale, -1, *worker->state.log_scale, distance, lanes);
 }
 
-static void clear_sums(Worker *worker) {
-    memset(worker->numerator, 0, sizeof(real) * (size_t)TILE * worker->stride);
-    memset(worker->denominator, 0, sizeof(real) * TILE);
+static void clear_sums(Worker *worker, int rows) {
+    memset(worker->numerator, 0, sizeof(real) * (size_t)rows * worker->stride);
+    memset(worker->denominator, 0, sizeof(real) * (size_t)tile_lanes(rows));
 }
 
 // Outputs of one chunk, whose keys are loaded; the state holds what came before it.
@@ -185,15 +169,16 @@ static void forward_chunk(Worker *worker, HeadInput input, HeadOutput output, in
     real maximum = map->log_scaled ? *worker->state.log_scale : 0;
     for (int row = 0; row < count; row += TILE) {
         int rows = min_int(TILE, count - row), index = row / TILE;
-        linear_load_queries(worker, input, start + row, (LinearRows){start + row, rows});
-        clear_sums(worker);
+        linear_load_queries(worker, &worker->rows, input, start + row, (LinearRows){start + row, rows});
+        linear_fetch(input.q, input.stride, worker->HS, start + row + TILE, input.rows);
+        clear_sums(worker, rows);
         if (map->log_scaled) {
-            relate_scales(worker, linear_key_tile(worker, index).features.log_scale, rows, maximum, row + 1);
-            maximum = worker->running_max[rows - 1];
+            relate_scales(worker, linear_other(worker, index).scale, rows, maximum, row + 1);
+            maximum = worker->rows.scale[rows - 1];
         }
         if (start > 0) read_history(worker, row, rows);
         for (int j = 0; j <= index; j++) {
-            KeyTile keys = linear_key_tile(worker, j);
+            RowTile keys = linear_other(worker, j);
             add_pairs(worker, &keys, j < index ? TILE : rows, rows, row - j * TILE);
         }
         write_outputs(worker, output, start + row, rows);
@@ -204,7 +189,7 @@ static void forward_chunk(Worker *worker, HeadInput input, HeadOutput output, in
 static void forward_rows(Worker *worker, HeadInput input, HeadOutput output, int start, int end) {
     for (int row = start; row < end; row += worker->chunk) {
         int count = min_int(worker->chunk, end - row);
-        linear_load_keys(worker, input, row, count);
+        linear_load_chunk_of_keys(worker, input, row, count);
         forward_chunk(worker, input, output, row, count);
         if (row + count < end) linear_absorb_keys(worker, worker->state, count);
     }
@@ -222,14 +207,14 @@ static HeadOutput head_output(real *out, real *saved, int task, const LinearMap 
 void linear_attention_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants,
                               const real *parameters, real *work, const AttentionConfig *config) {
     int T = config->T, chunk = linear_chunk_rows(map, T, config);
-    Segments segments = linear_segments(map, chunk, config);
+    Segments segments = linear_segments(map, chunk, 1, config);
     int share = linear_is_worth_threads(map, config->B * T, chunk, config);
 #pragma omp parallel if (share)
     {
         Worker worker;
-        size_t size = linear_lay_out(&worker, NULL, map, segments.rows, chunk, 0, config);
+        size_t size = linear_lay_out(&worker, NULL, map, chunk, WALK_FORWARD, config);
         real *boundaries = work + size * (size_t)omp_get_num_threads();
-        linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, segments.rows, chunk, 0, config);
+        linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, chunk, WALK_FORWARD, config);
         worker.constants = constants, worker.parameters = parameters;
         State own_state = worker.state;
         if (segments.count > 1) linear_sum_keys(&worker, boundaries, segments, qkv);
@@ -239,7 +224,7 @@ void linear_attention_forward(const LinearMap *map, real *out, real *saved, cons
             linear_pack(&worker, task);
             worker.state = segment ? linear_boundary(boundaries, task, segment, segments, &worker) : own_state;
             if (!segment) linear_clear_state(worker.state, map, worker.HS);
-            forward_rows(&worker, linear_head_input(qkv, task, config), head_output(out, saved, task, map, config),
+            forward_rows(&worker, linear_head_input(qkv, task, T, config), head_output(out, saved, task, map, config),
                          start, min_int(start + segments.rows, T));
         }
     }
@@ -257,21 +242,23 @@ static void copy_columns(real *to, const real *from, int width, int count) {
 }
 
 // Puts the keys and values of the rows into a tile of the cache, from `column` on.
-static void cache_keys(Worker *worker, const KeyTile *tile, HeadInput input, int row, LinearRows rows, int column) {
+static void cache_keys(Worker *worker, const RowTile *tile, HeadInput input, int row, LinearRows rows, int column) {
     const LinearMap *map = worker->map;
-    KeyTile fresh = {.features = worker->q, .v = tile->v + (size_t)column * worker->stride};
-    linear_load_key_tile(worker, &fresh, input, row, rows);
+    RowTile fresh = worker->rows;
+    fresh.extended = tile->extended + (size_t)column * worker->stride;
+    linear_load_keys(worker, &fresh, input, row, rows);
     copy_columns(tile->features.outer + column, fresh.features.outer, map->outer, rows.count);
+    copy_columns(tile->weights + column, fresh.weights, 1, rows.count);
     if (map->log_scaled)
-        copy_columns(tile->features.log_scale + column, fresh.features.log_scale, 1, rows.count);
+        copy_columns(tile->scale + column, fresh.scale, 1, rows.count);
     else
         copy_columns(tile->features.inner + column, fresh.features.inner, map->inner, rows.count);
 }
 
 // The largest log scale before a column of the tile at hand.
-static real largest_scale_before(const Worker *worker, const KeyTile *tile, int column) {
+static real largest_scale_before(const Worker *worker, const RowTile *tile, int column) {
     real largest = *worker->state.log_scale;
-    for (int j = 0; j < column; j++) largest = real_max(largest + worker->log_decay, tile->features.log_scale[j]);
+    for (int j = 0; j < column; j++) largest = real_max(largest + worker->log_decay, tile->scale[j]);
     return largest;
 }
 
@@ -279,13 +266,12 @@ static real largest_scale_before(const Worker *worker, const KeyTile *tile, int 
 static void step_tile(Worker *worker, HeadInput input, HeadOutput output, int row, LinearRows rows) {
     const LinearMap *map = worker->map;
     int column = rows.position % TILE, count = rows.count;
-    KeyTile own = linear_key_tile(worker, 0);
+    RowTile own = linear_other(worker, 0);
     cache_keys(worker, &own, input, row, rows, column);
-    linear_load_queries(worker, input, row, rows);
-    clear_sums(worker);
+    linear_load_queries(worker, &worker->rows, input, row, rows);
+    clear_sums(worker, count);
     if (map->log_scaled)
-        relate_scales(worker, own.features.log_scale + column, count, largest_scale_before(worker, &own, column),
-                      column + 1);
+        relate_scales(worker, own.scale + column, count, largest_scale_before(worker, &own, column), column + 1);
     if (rows.position >= TILE) read_history(worker, column, count);
     if (count == 1)
         add_pairs_of_one(worker, &own, column + 1, column);
@@ -295,16 +281,26 @@ static void step_tile(Worker *worker, HeadInput input, HeadOutput output, int ro
     if (column + count == TILE) linear_absorb_keys(worker, worker->state, TILE);
 }
 
-// What a head's cache holds: its state, then its tile of keys.
-static void use_cache(Worker *worker, real *cache, int pos) {
+// What a head's cache holds: its state, its tile of keys, and what follows from the layer's constants alone.
+static Layout cache_layout(Worker *worker, real *cache) {
     const LinearMap *map = worker->map;
-    worker->state = linear_state_at(cache, map, worker->HS);
-    worker->keys = cache + linear_state_size(map, worker->HS);
-    if (pos == 0) linear_clear_state(worker->state, map, worker->HS);
+    Layout layout = {cache, 0};
+    worker->state = linear_state_at(linear_take(&layout, linear_state_size(map, worker->HS)), map, worker->HS);
+    worker->others = linear_take(&layout, worker->other_size);
+    worker->packed = linear_take(&layout, map->packed_size);
+    worker->powers = linear_take(&layout, worker->fades ? 3 * TILE : 0);
+    return layout;
 }
 
-static void step_head(Worker *worker, real *cache, HeadInput input, HeadOutput output, int pos, int n) {
-    use_cache(worker, cache, pos);
+static void use_cache(Worker *worker, real *cache, int head, int pos) {
+    cache_layout(worker, cache);
+    worker->log_decay = attention_log_decay(worker->parameters, head, worker->config);
+    if (pos > 0) return;
+    linear_clear_state(worker->state, worker->map, worker->HS);
+    linear_pack(worker, head);
+}
+
+static void step_head(Worker *worker, HeadInput input, HeadOutput output, int pos, int n) {
     for (int row = 0, count; row < n; row += count) {
         count = min_int(n - row, TILE - (pos + row) % TILE);
         step_tile(worker, input, output, row, (LinearRows){pos + row, count});
@@ -319,14 +315,14 @@ void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos
 #pragma omp parallel if (share)
     {
         Worker worker;
-        size_t size = linear_lay_out(&worker, NULL, map, TILE, TILE, 0, config);
-        linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, TILE, TILE, 0, config);
+        size_t size = linear_lay_out(&worker, NULL, map, TILE, WALK_FORWARD, config);
+        linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, TILE, WALK_FORWARD, config);
         worker.constants = constants, worker.parameters = parameters;
 #pragma omp for schedule(static)
         for (int head = 0; head < NH; head++) {
             HeadOutput output = {.out = out + (size_t)head * HS, .stride = config->C};
-            linear_pack(&worker, head);
-            step_head(&worker, cache + head_cache * (size_t)head, linear_head_input(qkv, head, config), output, pos, n);
+            use_cache(&worker, cache + head_cache * (size_t)head, head, pos);
+            step_head(&worker, linear_head_input(qkv, head, n, config), output, pos, n);
         }
     }
 }
@@ -339,17 +335,22 @@ size_t linear_saved_size(const LinearMap *map, const AttentionConfig *config) {
 
 size_t linear_work_size(const LinearMap *map, const AttentionConfig *config) {
     Worker worker;
-    int chunk = linear_chunk_rows(map, config->T, config);
-    Segments segments = linear_segments(map, chunk, config);
-    size_t size = linear_lay_out(&worker, NULL, map, segments.rows, chunk, 1, config);
-    size_t step_size = linear_lay_out(&worker, NULL, map, TILE, TILE, 0, config);
-    return linear_decay_size(segments, config) + linear_packed_gradient_size(map, config) +
-           max_size(size, step_size) * (size_t)omp_get_max_threads() + 2 * linear_boundary_size(map, segments, config);
+    int chunk = linear_chunk_rows(map, config->T, config), walks = linear_backward_walks(chunk, config);
+    Segments forward = linear_segments(map, chunk, 1, config), backward = linear_segments(map, chunk, walks, config);
+    size_t threads = (size_t)omp_get_max_threads();
+    size_t forward_size = threads * linear_lay_out(&worker, NULL, map, chunk, WALK_FORWARD, config) +
+                          linear_boundary_size(map, forward, config);
+    size_t backward_size = threads * linear_lay_out(&worker, NULL, map, chunk, linear_backward_walk(walks), config) +
+                           linear_parameter_work_size(map, chunk, backward, config) +
+                           2 * linear_boundary_size(map, backward, config);
+    size_t step_size = threads * linear_lay_out(&worker, NULL, map, TILE, WALK_FORWARD, config);
+    return max_size(max_size(forward_size, backward_size), step_size);
 }
 
 size_t linear_cache_size(const LinearMap *map, const AttentionConfig *config) {
-    size_t head = linear_state_size(map, config->HS) + linear_key_tile_size(map, config->HS, 0);
-    return head * (size_t)config->NH;
+    Worker worker;
+    linear_lay_out(&worker, NULL, map, TILE, WALK_FORWARD, config);
+    return cache_layout(&worker, NULL).used * (size_t)config->NH;
 }
 
 double linear_flops(const LinearMap *map, const AttentionConfig *config) {

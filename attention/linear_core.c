@@ -7,39 +7,44 @@
 
 // ---- scratch
 
-static real *layout_take(Layout *layout, size_t count) {
+real *linear_take(Layout *layout, size_t count) {
     real *piece = layout->base ? layout->base + layout->used : NULL;
     layout->used += (count + 15) / 16 * 16;
     return piece;
 }
 
 static LinearFeatures layout_features(Layout *layout, const LinearMap *map, int tape) {
-    LinearFeatures features = {.outer = layout_take(layout, (size_t)map->outer * TILE),
-                               .inner = layout_take(layout, (size_t)map->inner * TILE),
-                               .log_scale = layout_take(layout, map->log_scaled ? TILE : 0),
-                               .tape = layout_take(layout, (size_t)tape * TILE)};
+    LinearFeatures features = {.outer = linear_take(layout, (size_t)map->outer * TILE),
+                               .inner = linear_take(layout, (size_t)map->inner * TILE),
+                               .log_scale = linear_take(layout, map->log_scaled ? TILE : 0),
+                               .tape = linear_take(layout, (size_t)tape * TILE)};
     return features;
 }
 
-static KeyTile layout_key_tile(Layout *layout, const LinearMap *map, int HS, int backward) {
-    KeyTile tile = {.features = layout_features(layout, map, backward ? map->tape : 0),
-                    .v = layout_take(layout, (size_t)TILE * tile_stride(HS))};
-    if (!backward) return tile;
+static RowTile layout_row_tile(Layout *layout, const LinearMap *map, int HS, int has_gradient) {
+    size_t rows = (size_t)TILE * tile_stride(HS), scale = map->log_scaled ? TILE : 0;
+    RowTile tile = {.features = layout_features(layout, map, has_gradient ? map->tape : 0),
+                    .extended = linear_take(layout, rows),
+                    .weights = linear_take(layout, TILE),
+                    .scale = linear_take(layout, scale),
+                    .d_scale = linear_take(layout, scale)};
+    if (!has_gradient) return tile;
     tile.d = layout_features(layout, map, 0);
-    tile.d_outer_rows = layout_take(layout, (size_t)TILE * tile_stride(map->outer));
-    tile.d_inner_rows = layout_take(layout, (size_t)TILE * tile_stride(map->inner));
-    tile.dv = layout_take(layout, (size_t)TILE * tile_stride(HS));
+    tile.dv = linear_take(layout, rows);
     return tile;
 }
 
-KeyTile linear_key_tile(const Worker *worker, int index) {
-    Layout layout = {worker->keys + (size_t)index * worker->key_tile_size, 0};
-    return layout_key_tile(&layout, worker->map, worker->HS, worker->backward);
+RowTile linear_other(const Worker *worker, int index) {
+    Layout layout = {worker->others + (size_t)index * worker->other_size, 0};
+    int has_gradient = worker->walk == WALK_BOTH;
+    RowTile tile = layout_row_tile(&layout, worker->map, worker->HS, has_gradient);
+    if (!has_gradient) tile.features.tape = worker->tape;
+    return tile;
 }
 
-size_t linear_key_tile_size(const LinearMap *map, int HS, int backward) {
+size_t linear_other_size(const LinearMap *map, int HS, Walk walk) {
     Layout counter = {NULL, 0};
-    layout_key_tile(&counter, map, HS, backward);
+    layout_row_tile(&counter, map, HS, walk == WALK_BOTH);
     return counter.used;
 }
 
@@ -47,47 +52,36 @@ enum {
     PHI_ROWS = 96
 }; // features in one block of phi: with its share of the state it stays in the first level of cache
 
-static void lay_out_backward(Worker *worker, Layout *layout, int rows) {
-    const LinearMap *map = worker->map;
-    int HS = worker->HS;
-    worker->dq = layout_features(layout, map, 0);
-    worker->q_outer_rows = layout_take(layout, (size_t)TILE * tile_stride(map->outer));
-    worker->q_inner_rows = layout_take(layout, (size_t)TILE * tile_stride(map->inner));
-    worker->gamma = layout_take(layout, (size_t)TILE * worker->stride);
-    worker->gamma_features = layout_take(layout, (size_t)TILE * HS);
-    worker->beta = layout_take(layout, TILE);
-    worker->d_scores = layout_take(layout, TILE * TILE);
-    worker->d_inner_scores = layout_take(layout, TILE * TILE);
-    real *sums = layout_take(layout, linear_state_size(map, HS));
-    worker->query_sums = linear_state_at(sums, map, HS);
-    worker->states = layout_take(layout, (size_t)chunks_of(rows, worker->chunk) * linear_state_size(map, HS));
+static void lay_out_gradients(Worker *worker, Layout *layout) {
+    worker->extended = linear_take(layout, (size_t)TILE * worker->HS);
+    worker->d_scores = linear_take(layout, TILE * TILE);
+    worker->d_inner_scores = linear_take(layout, TILE * TILE);
+    worker->turned = linear_take(layout, worker->walk == WALK_BOTH ? TILE * TILE : 0);
 }
 
-size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows, int chunk, int backward,
+size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chunk, Walk walk,
                       const AttentionConfig *config) {
     int HS = config->HS;
     Layout layout = {base, 0};
     *worker = (Worker){
-        .map = map, .config = config, .HS = HS, .stride = tile_stride(HS), .backward = backward, .chunk = chunk};
+        .map = map, .config = config, .HS = HS, .stride = tile_stride(HS), .walk = walk, .chunk = chunk};
     worker->fades = config->decay != DECAY_NONE && !map->log_scaled;
-    worker->powers = layout_take(&layout, worker->fades ? 3 * TILE : 0);
-    worker->far_powers = layout_take(&layout, worker->fades ? 3 * TILE : 0);
-    worker->packed = layout_take(&layout, map->packed_size);
-    worker->x = layout_take(&layout, (size_t)HS * TILE);
-    worker->q = layout_features(&layout, map, map->tape);
-    size_t phi_size = (size_t)max_int(PHI_ROWS, map->inner) * TILE;
-    worker->phi = layout_take(&layout, phi_size);
-    worker->d_phi = layout_take(&layout, backward ? phi_size : 0);
-    worker->inner_scores = layout_take(&layout, TILE * TILE);
-    worker->scores = layout_take(&layout, TILE * TILE);
-    worker->numerator = layout_take(&layout, (size_t)TILE * worker->stride);
-    worker->denominator = layout_take(&layout, TILE);
-    worker->running_max = layout_take(&layout, TILE);
-    real *state = layout_take(&layout, linear_state_size(map, HS));
+    worker->powers = linear_take(&layout, worker->fades ? 3 * TILE : 0);
+    worker->far_powers = linear_take(&layout, worker->fades ? 3 * TILE : 0);
+    worker->packed = linear_take(&layout, map->packed_size);
+    worker->x = linear_take(&layout, (size_t)HS * TILE);
+    worker->tape = linear_take(&layout, (size_t)map->tape * TILE);
+    worker->rows = layout_row_tile(&layout, map, HS, 1);
+    worker->phi = linear_take(&layout, (size_t)max_int(PHI_ROWS, map->inner) * TILE);
+    worker->inner_scores = linear_take(&layout, TILE * TILE);
+    worker->scores = linear_take(&layout, TILE * TILE);
+    worker->numerator = linear_take(&layout, (size_t)TILE * worker->stride);
+    worker->denominator = linear_take(&layout, TILE);
+    real *state = linear_take(&layout, linear_state_size(map, HS));
     worker->state = linear_state_at(state, map, HS);
-    worker->key_tile_size = linear_key_tile_size(map, HS, backward);
-    worker->keys = layout_take(&layout, (size_t)tiles_of(chunk) * worker->key_tile_size);
-    if (backward) lay_out_backward(worker, &layout, rows);
+    worker->other_size = linear_other_size(map, HS, walk);
+    worker->others = linear_take(&layout, (size_t)tiles_of(chunk) * worker->other_size);
+    if (walk != WALK_FORWARD) lay_out_gradients(worker, &layout);
     return layout.used;
 }
 
@@ -111,30 +105,41 @@ static void load_rows(real *v, const real *rows, int stride, int n, int HS) {
     }
 }
 
-HeadInput linear_head_input(const real *qkv, int task, const AttentionConfig *config) {
+HeadInput linear_head_input(const real *qkv, int task, int rows, const AttentionConfig *config) {
     size_t C = (size_t)config->C, sequence = (size_t)(task / config->NH), head = (size_t)(task % config->NH);
-    const real *q = qkv + sequence * (size_t)config->T * 3 * C + head * (size_t)config->HS;
-    return (HeadInput){q, q + C, q + 2 * C, 3 * config->C};
+    const real *q = qkv + sequence * (size_t)rows * 3 * C + head * (size_t)config->HS;
+    return (HeadInput){q, q + C, q + 2 * C, 3 * config->C, rows};
 }
 
-void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int row, LinearRows rows) {
-    load_features(worker->x, row_at(input.k, row, input.stride), input.stride, rows.count, worker->HS);
-    LinearFeatures features = tile->features;
-    if (!worker->backward) features.tape = worker->q.tape; // not needed again: any place will do
-    worker->map->features(&features, worker->x, rows, worker->packed, worker->config);
-    load_rows(tile->v, row_at(input.v, row, input.stride), input.stride, rows.count, worker->HS);
+void linear_fetch(const real *rows, int stride, int HS, int row, int end) {
+    for (int i = max_int(row, 0); i < min_int(row + TILE, end); i++)
+        for (int c = 0; c < HS; c += 64 / (int)sizeof(real)) __builtin_prefetch(row_at(rows, i, stride) + c, 0, 2);
 }
 
-void linear_load_keys(Worker *worker, HeadInput input, int start, int count) {
+void linear_load_features(Worker *worker, RowTile *tile, const real *from, int stride, LinearRows rows) {
+    load_features(worker->x, from, stride, rows.count, worker->HS);
+    worker->map->features(&tile->features, worker->x, rows, worker->packed, worker->config);
+}
+
+void linear_load_keys(Worker *worker, RowTile *tile, HeadInput input, int row, LinearRows rows) {
+    linear_load_features(worker, tile, row_at(input.k, row, input.stride), input.stride, rows);
+    load_rows(tile->extended, row_at(input.v, row, input.stride), input.stride, rows.count, worker->HS);
+    for (int i = 0; i < TILE; i++) tile->weights[i] = i < rows.count;
+    if (worker->map->log_scaled)
+        memcpy(tile->scale, tile->features.log_scale, sizeof(real) * (size_t)tile_lanes(rows.count));
+}
+
+void linear_load_queries(Worker *worker, RowTile *tile, HeadInput input, int row, LinearRows rows) {
+    linear_load_features(worker, tile, row_at(input.q, row, input.stride), input.stride, rows);
+}
+
+void linear_load_chunk_of_keys(Worker *worker, HeadInput input, int start, int count) {
     for (int row = 0; row < count; row += TILE) {
-        KeyTile tile = linear_key_tile(worker, row / TILE);
-        linear_load_key_tile(worker, &tile, input, start + row, (LinearRows){start + row, min_int(TILE, count - row)});
+        RowTile tile = linear_other(worker, row / TILE);
+        linear_load_keys(worker, &tile, input, start + row, (LinearRows){start + row, min_int(TILE, count - row)});
+        linear_fetch(input.k, input.stride, worker->HS, start + row + TILE, input.rows);
+        linear_fetch(input.v, input.stride, worker->HS, start + row + TILE, input.rows);
     }
-}
-
-void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows rows) {
-    load_features(worker->x, row_at(input.q, row, input.stride), input.stride, rows.count, worker->HS);
-    worker->map->features(&worker->q, worker->x, rows, worker->packed, worker->config);
 }
 
 void linear_pack(Worker *worker, int task) {
@@ -188,10 +193,14 @@ void linear_fade_columns(real *faded, const real *x, const real *power, int widt
 }
 
 const real *linear_pair_powers(Worker *worker, int distance) {
-    if (distance <= TILE) return worker->powers + TILE + distance;
-    double factor = linear_power(worker, distance - TILE);
-    for (int i = TILE; i < 3 * TILE; i++) worker->far_powers[i] = (real)power_or_zero(factor * worker->powers[i]);
-    return worker->far_powers + 2 * TILE;
+    int mirrored = rows_are_keys(worker->walk);
+    if (!mirrored && distance <= TILE) return worker->powers + TILE + distance;
+    double factor = linear_power(worker, max_int(distance - TILE, 0));
+    const real *near = worker->powers + TILE + min_int(distance, TILE);
+    real *power = worker->far_powers + TILE;
+    for (int i = 1 - TILE; i < TILE; i++)
+        power[mirrored ? -i : i] = (real)power_or_zero(factor * near[i]);
+    return power;
 }
 
 // ---- the wide product phi = outer (x) inner, a block at a time
@@ -250,34 +259,36 @@ static void scale_state(const Worker *worker, real *numbers, size_t n, double fa
         }
 }
 
-// Two loops: a choice within one would be made for every number.
-static real weighted_sum(const real *x, const real *weights, int n) {
-    real sum = 0;
-    if (weights) {
-#pragma omp simd reduction(+ : sum)
-        for (int i = 0; i < n; i++) sum += x[i] * weights[i];
-    } else {
-#pragma omp simd reduction(+ : sum)
-        for (int i = 0; i < n; i++) sum += x[i];
-    }
-    return sum;
-}
-
-void linear_add_to_state(Worker *worker, State state, double factor, const LinearFeatures *features, const real *right,
-                         const real *weights, int rows) {
+void linear_add_to_state(Worker *worker, State state, double factor, const RowTile *tile, int rows) {
     const LinearMap *map = worker->map;
     int inner = max_int(map->inner, 1), stride = worker->stride, lanes = tile_lanes(rows);
     int step = linear_block_outers(map);
     for (int from = 0; from < map->outer; from += step) {
         int count = min_int(step, map->outer - from), width = count * inner;
-        const real *phi = linear_expand(worker->phi, features, from, count, lanes, map->inner);
+        const real *phi = linear_expand(worker->phi, &tile->features, from, count, lanes, map->inner);
         real *vector = state.vector + (size_t)from * inner, *matrix = state.matrix + (size_t)from * inner * stride;
         if (factor != 1) { // here, where the block comes into the cache anyway
             scale_state(worker, matrix, (size_t)width * stride, factor);
             scale_state(worker, vector, (size_t)width, factor);
         }
-        tile_multiply(matrix, stride, (TileLeft){phi, TILE, 1}, right, stride, width, stride, rows, 1, TILE_FULL);
-        for (int f = 0; f < width; f++) vector[f] += weighted_sum(phi + (size_t)f * TILE, weights, rows);
+        tile_multiply(matrix, stride, (TileLeft){phi, TILE, 1}, tile->extended, stride, width, stride, rows, 1,
+                      TILE_FULL);
+        tile_add_dots(vector, 1, phi, TILE, width, tile->weights, lanes);
+    }
+}
+
+void linear_read_state(Worker *worker, real *denominator, int rows) {
+    const LinearMap *map = worker->map;
+    int inner = max_int(map->inner, 1), stride = worker->stride, lanes = tile_lanes(rows);
+    int step = linear_block_outers(map);
+    for (int from = 0; from < map->outer; from += step) {
+        int count = min_int(step, map->outer - from), width = count * inner;
+        const real *phi = linear_expand(worker->phi, &worker->rows.features, from, count, lanes, map->inner);
+        const real *vector = worker->state.vector + (size_t)from * inner;
+        tile_multiply(worker->numerator, stride, (TileLeft){phi, 1, TILE},
+                      worker->state.matrix + (size_t)from * inner * stride, stride, rows, stride, width, 1, TILE_FULL);
+        if (denominator)
+            tile_multiply(denominator, TILE, (TileLeft){vector, width, 1}, phi, TILE, 1, lanes, width, 1, TILE_FULL);
     }
 }
 
@@ -291,61 +302,72 @@ void linear_set_relative_scale(const Worker *worker, LinearFeatures *features, c
 void linear_absorb_keys(Worker *worker, State state, int count) {
     const LinearMap *map = worker->map;
     real largest = *state.log_scale, power[TILE];
-    for (int row = 0; map->log_scaled && row < count; row++) {
-        KeyTile tile = linear_key_tile(worker, row / TILE);
-        largest = real_max(largest + worker->log_decay, tile.features.log_scale[row % TILE]);
-    }
+    for (int row = 0; map->log_scaled && row < count; row++)
+        largest = real_max(largest + worker->log_decay, linear_other(worker, row / TILE).scale[row % TILE]);
     double fading = linear_fading(worker, state, count, largest);
     for (int row = 0; row < count; row += TILE) {
-        KeyTile tile = linear_key_tile(worker, row / TILE);
+        RowTile tile = linear_other(worker, row / TILE);
         int rows = min_int(TILE, count - row);
         if (map->log_scaled)
-            linear_set_relative_scale(worker, &tile.features, tile.features.log_scale, 1, *state.log_scale,
-                                      count - 1 - row, tile_lanes(rows));
+            linear_set_relative_scale(worker, &tile.features, tile.scale, 1, *state.log_scale, count - 1 - row,
+                                      tile_lanes(rows));
         if (worker->fades) {
             linear_key_powers(power, worker, rows, count - row - rows);
-            linear_fade_rows(tile.v, power, rows, worker->stride);
+            linear_fade_rows(tile.extended, power, rows, worker->stride);
+            linear_fade_columns(tile.weights, tile.weights, power, 1, rows);
         }
-        linear_add_to_state(worker, state, row ? 1 : fading, &tile.features, tile.v, worker->fades ? power : NULL,
-                            rows);
+        linear_add_to_state(worker, state, row ? 1 : fading, &tile, rows);
     }
 }
 
 // ---- pairs of tiles
 
-// log_scaled: the factor of every pair, exp(scale of key j, faded, - largest scale that query i has seen) <= 1
-static void pair_scales(Worker *worker, const real *key_scale, int key_rows, int lanes, int distance) {
-    for (int j = 0; j < key_rows; j++)
+// log_scaled: the factor of every pair, exp(the key's scale, faded, - largest scale that the query has seen) <= 1
+static void pair_scales(Worker *worker, const real *other_scale, int other_rows, int lanes, int distance) {
+    const real *scale = worker->rows.scale;
+    int sign = rows_are_keys(worker->walk) ? 1 : -1; // of the rows' scale
+    for (int j = 0; j < other_rows; j++)
         for (int i = 0; i < lanes; i++) {
-            real faded = key_scale[j] + (real)(distance + i - j) * worker->log_decay;
-            real difference = faded - worker->running_max[i]; // above 1 only for keys that are masked out
+            real faded = (real)(distance + sign * (j - i)) * worker->log_decay;
+            real difference = (real)sign * (scale[i] - other_scale[j]) + faded; // above 1 only where masked out
             worker->inner_scores[j * TILE + i] = real_exp(difference > 1 ? 1 : difference);
         }
 }
 
-void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int distance) {
+void linear_pair_scores(Worker *worker, const RowTile *others, int other_rows, int rows, int distance) {
     const LinearMap *map = worker->map;
-    TileShape shape = distance ? TILE_FULL : TILE_C_UPPER;
-    tile_multiply(worker->scores, TILE, (TileLeft){keys->outer, 1, TILE}, worker->q.outer, TILE, key_rows, lanes,
+    const LinearFeatures *at = &worker->rows.features, *other = &others->features;
+    TileShape shape = distance ? TILE_FULL : rows_are_keys(worker->walk) ? TILE_C_LOWER : TILE_C_UPPER;
+    int lanes = tile_lanes(rows);
+    tile_multiply(worker->scores, TILE, (TileLeft){other->outer, 1, TILE}, at->outer, TILE, other_rows, lanes,
                   map->outer, 0, shape);
     if (map->log_scaled)
-        pair_scales(worker, keys->log_scale, key_rows, lanes, distance);
+        pair_scales(worker, others->scale, other_rows, lanes, distance);
     else if (map->inner)
-        tile_multiply(worker->inner_scores, TILE, (TileLeft){keys->inner, 1, TILE}, worker->q.inner, TILE, key_rows,
+        tile_multiply(worker->inner_scores, TILE, (TileLeft){other->inner, 1, TILE}, at->inner, TILE, other_rows,
                       lanes, map->inner, 0, shape);
 }
 
-void linear_mask_future(real *tile, int key_rows, int lanes, int distance) {
-    for (int j = distance + 1; j < key_rows; j++)
-        for (int i = 0; i < min_int(lanes, j - distance); i++) tile[j * TILE + i] = 0;
+void linear_mask_future(const Worker *worker, real *tile, int other_rows, int lanes, int distance) {
+    int is_row_later = !rows_are_keys(worker->walk);
+    for (int j = 0; j < other_rows; j++) {
+        int from = is_row_later ? 0 : j + distance + 1, to = is_row_later ? min_int(lanes, j - distance) : lanes;
+        for (int i = from; i < to; i++) tile[j * TILE + i] = 0;
+    }
+}
+
+void linear_add_pairs(Worker *worker, const RowTile *others, int other_rows, int rows, int distance) {
+    TileShape shape = distance ? TILE_FULL : rows_are_keys(worker->walk) ? TILE_A_UPPER : TILE_A_LOWER;
+    tile_multiply(worker->numerator, worker->stride, (TileLeft){worker->scores, 1, TILE}, others->extended,
+                  worker->stride, rows, worker->stride, other_rows, 1, shape);
 }
 
 // ---- segments
 
-Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig *config) {
-    int heads = config->B * config->NH, threads = omp_get_max_threads(), chunks = chunks_of(config->T, chunk);
-    int whole = map->d_packed_size || heads >= threads; // one d_packed for each head
-    int wanted = whole ? 1 : min_int(chunks, chunks_of(threads, heads));
+Segments linear_segments(const LinearMap *map, int chunk, int walks, const AttentionConfig *config) {
+    int tasks = config->B * config->NH * walks, threads = omp_get_max_threads(), chunks = chunks_of(config->T, chunk);
+    int whole = map->d_packed_size || tasks >= threads; // one d_packed for each head and pass
+    int wanted = whole ? 1 : min_int(chunks, chunks_of(threads, tasks));
     int rows = chunks_of(chunks, wanted) * chunk;
     return (Segments){chunks_of(config->T, rows), rows};
 }
@@ -355,13 +377,11 @@ size_t linear_boundary_size(const LinearMap *map, Segments segments, const Atten
     return (size_t)config->B * config->NH * segments.count * linear_state_size(map, config->HS);
 }
 
-size_t linear_decay_size(Segments segments, const AttentionConfig *config) {
-    size_t sums = config->decay == DECAY_LEARNED ? (size_t)config->B * config->NH * segments.count : 0;
-    return round_up(sums * sizeof(double) / sizeof(real), 16);
-}
-
-size_t linear_packed_gradient_size(const LinearMap *map, const AttentionConfig *config) {
-    return round_up((size_t)config->B * config->NH * map->d_packed_size, 16);
+size_t linear_parameter_work_size(const LinearMap *map, int chunk, Segments segments, const AttentionConfig *config) {
+    size_t heads = (size_t)config->B * config->NH, walks = (size_t)linear_backward_walks(chunk, config);
+    size_t sums = walks * segments.count + 2 * (size_t)chunks_of(config->T, chunk);
+    size_t decay = config->decay == DECAY_LEARNED ? heads * sums * sizeof(double) / sizeof(real) : 0;
+    return round_up(decay, 16) + round_up(heads * walks * map->d_packed_size, 16);
 }
 
 State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker) {
@@ -390,11 +410,11 @@ void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const 
     for (int i = 0; i < heads * inside; i++) {
         int task = i / inside, segment = i % inside;
         State sum = linear_boundary(boundaries, task, segment + 1, segments, worker);
-        HeadInput input = linear_head_input(qkv, task, worker->config);
+        HeadInput input = linear_head_input(qkv, task, worker->config->T, worker->config);
         linear_pack(worker, task);
         linear_clear_state(sum, map, worker->HS);
         for (int row = segment * segments.rows; row < (segment + 1) * segments.rows; row += worker->chunk) {
-            linear_load_keys(worker, input, row, worker->chunk);
+            linear_load_chunk_of_keys(worker, input, row, worker->chunk);
             linear_absorb_keys(worker, sum, worker->chunk);
         }
     }

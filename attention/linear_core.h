@@ -38,78 +38,97 @@ typedef struct { // hands out pieces of a block; without a block it only counts
     size_t used;
 } Layout;
 
-typedef struct { // a tile of keys and values
+real *linear_take(Layout *layout, size_t count);
+
+// A tile of keys or of queries. Backward treats both alike: a key has its value v beside it and the number 1, a query the
+// gradient gamma of its numerator and the gradient beta of its denominator. The score of a query and a key has the
+// gradient <gamma, v> + beta * 1.
+typedef struct {
     LinearFeatures features;
-    real *v; // (TILE, HS); rows of HS numbers are `stride` apart here
+    real *extended; // (TILE, HS) v or gamma; rows of HS numbers are `stride` apart here
+    real *weights;  // (TILE) 1 or beta; 0 past the last row
+    real *scale;    // (TILE) log_scaled maps: a key's log scale; for queries, the largest one so far
     // for the backward pass
-    LinearFeatures d;                  // gradients of the features ...
-    real *d_outer_rows, *d_inner_rows; // ... and their part that comes from pairs: (TILE, outer), (TILE, inner)
-    real *dv;                          // (TILE, HS)
-} KeyTile;
+    real *d_scale;    // (TILE) log_scaled maps: what the rows' denominators give to the scales
+    LinearFeatures d; // gradients of the features, where the tile has any ...
+    real *dv;         // ... (TILE, HS) and of the values
+} RowTile;
 
 typedef struct { // sum of phi(k) v^T (F, HS) and phi(k) (F), or of phi(q) gamma^T and phi(q) beta
     real *matrix, *vector;
     real *log_scale; // (1) of log_scaled maps: the true sums are exp(log_scale) times these
 } State;
 
+// What a pass over a sequence is for. It goes from row to row of one side and meets the other side's rows, those of the
+// same chunk in pairs, all before (for keys: after) them in a state.
+typedef enum {
+    WALK_FORWARD, // outputs
+    WALK_QUERIES, // gradients of queries, from the first row to the last
+    WALK_KEYS,    // gradients of keys and values, from the last row to the first
+    WALK_BOTH     // all gradients, where there is one chunk and no state
+} Walk;
+
+static inline int rows_are_keys(Walk walk) {
+    return walk == WALK_KEYS;
+}
+
 typedef struct { // what one thread works with
     const LinearMap *map;
     const AttentionConfig *config;
     const real *constants, *parameters; // the layer's
-    int HS, stride; // the size of a head, and the same in whole vectors
-    int backward;
+    int HS, stride;                     // the size of a head, and the same in whole vectors
+    Walk walk;
     int chunk;            // rows
     real log_decay;       // of the current head; 0 without decay
     int fades;            // scores are multiplied by powers of its decay; log_scaled maps keep them in their scales
     real *powers;         // (3 TILE) decay^(i - TILE), 0 for i < TILE
-    real *far_powers;     // (3 TILE) the same for a pair of tiles that are not neighbours
+    real *far_powers;     // (3 TILE) the same for other pairs of tiles, or mirrored
     real *packed;         // the constants of the current head
     real *d_packed;       // the gradient of its parameters
     real *x;              // (HS, TILE) an input or its gradient, feature-major
-    LinearFeatures q;     // of the current tile of queries
-    real *phi, *d_phi;    // (max(PHI_ROWS, inner), TILE) a block of phi
-    real *inner_scores;   // (TILE keys, TILE queries) <inner, inner>, for the pair of tiles at hand
+    real *tape;           // for features without a gradient: any place will do
+    RowTile rows;         // the current tile of rows
+    real *phi;            // (max(PHI_ROWS, inner), TILE) a block of phi or its gradient
+    real *inner_scores;   // (TILE others, TILE rows) <inner, inner>, for the pair of tiles at hand
     real *scores;         // (TILE, TILE) <outer, outer>, then times the above: <phi(k_j), phi(q_i)>
-    real *numerator;      // (TILE, HS)
+    real *numerator;      // (TILE, HS) of the rows
     real *denominator;    // (TILE)
-    real *running_max;    // (TILE) log_scaled maps: the largest log scale of any key so far, by query
-    real *keys;           // the key tiles of a chunk
-    size_t key_tile_size; // in numbers
-    State state;          // over the keys before the chunk
-    // for the backward pass
-    LinearFeatures dq;
-    real *q_outer_rows, *q_inner_rows; // (TILE, outer), (TILE, inner) the queries' features, row-major
-    real *gamma;                       // (TILE, HS) gradient of the numerator
-    real *gamma_features;              // (HS, TILE) the same, feature-major
-    real *beta;                        // (TILE) gradient of Z
-    real *d_scores;                    // (TILE, TILE) gradient of the scores
-    real *d_inner_scores;              // (TILE, TILE) what reaches inner_scores, then inner
-    double d_log_decay;                // of a learned decay: of the rows so far
-    State query_sums;                  // U: over the queries after the chunk ...
-    double fading;                     // ... and its factor for the chunk
-    real *states;                      // the state before each chunk of the segment
+    real *others;         // the tiles of the other side, of a chunk
+    size_t other_size;    // of each, in numbers
+    State state;          // over the others before the chunk, or after it
+    real *extended;       // (HS, TILE) the rows' extended ones, feature-major
+    real *d_scores;       // (TILE, TILE) gradient of the scores
+    real *d_inner_scores; // (TILE, TILE) what reaches inner_scores, then inner
+    real *turned;         // (TILE, TILE) one of them, transposed
+    double d_log_decay;   // of a learned decay: of the rows so far
+    double *crossing;     // (chunks, 2) the same, of pairs that are chunks apart
 } Worker;
 
-// Places everything in `base` for segments of `rows` rows; returns the size in numbers. base may be NULL.
-size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int rows, int chunk, int backward,
+// Places everything in `base`; returns the size in numbers. base may be NULL.
+size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chunk, Walk walk,
                       const AttentionConfig *config);
-size_t linear_key_tile_size(const LinearMap *map, int HS, int backward);
-KeyTile linear_key_tile(const Worker *worker, int index);
+size_t linear_other_size(const LinearMap *map, int HS, Walk walk);
+RowTile linear_other(const Worker *worker, int index);
 
 // ---- the inputs of one head; a task is one head of one sequence
 
 typedef struct { // rows of q, k, v, leading dimension `stride`
     const real *q, *k, *v;
-    int stride;
+    int stride, rows;
 } HeadInput;
 
-HeadInput linear_head_input(const real *qkv, int task, const AttentionConfig *config);
+HeadInput linear_head_input(const real *qkv, int task, int rows, const AttentionConfig *config);
 void linear_pack(Worker *worker, int task);
 
+// x (HS, TILE) and the tile's features, of rows that begin at `from`
+void linear_load_features(Worker *worker, RowTile *tile, const real *from, int stride, LinearRows rows);
 // Tiles of rows that begin at row `row` of the input.
-void linear_load_key_tile(Worker *worker, KeyTile *tile, HeadInput input, int row, LinearRows rows);
-void linear_load_keys(Worker *worker, HeadInput input, int start, int count);
-void linear_load_queries(Worker *worker, HeadInput input, int row, LinearRows rows);
+void linear_load_keys(Worker *worker, RowTile *tile, HeadInput input, int row, LinearRows rows);
+void linear_load_queries(Worker *worker, RowTile *tile, HeadInput input, int row, LinearRows rows);
+// Has the memory fetch a tile's rows meanwhile: they lie far apart. Rows that are not there are left out.
+void linear_fetch(const real *rows, int stride, int HS, int row, int end);
+// All keys of a chunk, as the other side.
+void linear_load_chunk_of_keys(Worker *worker, HeadInput input, int start, int count);
 
 // ---- decay: a score is multiplied by decay^distance
 //
@@ -127,7 +146,7 @@ void linear_key_powers(real *power, const Worker *worker, int rows, int after);
 // rows (n, HS) times the power of each; x (width, TILE) likewise
 void linear_fade_rows(real *rows, const real *power, int n, int stride);
 void linear_fade_columns(real *faded, const real *x, const real *power, int width, int lanes);
-// The power of key j and query i, which is `distance` + i rows below the first key, is at [i - j].
+// The power of row i and other row j is at [i - j]; the tiles' first rows are `distance` rows apart.
 const real *linear_pair_powers(Worker *worker, int distance);
 
 // ---- phi = outer (x) inner, a block of it at a time
@@ -144,12 +163,12 @@ State linear_state_at(real *base, const LinearMap *map, int HS);
 void linear_clear_state(State state, const LinearMap *map, int HS);
 // The factor of a state for `rows` more rows; a log_scaled map's state is relative to `log_scale` afterwards.
 double linear_fading(const Worker *worker, State state, int rows, real log_scale);
-// matrix = factor * matrix + phi^T right, vector = factor * vector + phi^T weights, for features of `rows` rows with
-// right (rows, HS), weights (rows) or all ones.
-void linear_add_to_state(Worker *worker, State state, double factor, const LinearFeatures *features, const real *right,
-                         const real *weights, int rows);
-// Adds the chunk's keys, already loaded, to a state.
+// matrix = factor * matrix + phi^T extended, vector = factor * vector + phi^T weights, for a tile's first `rows` rows
+void linear_add_to_state(Worker *worker, State state, double factor, const RowTile *tile, int rows);
+// Adds the chunk's keys, the other side, to a state. Overwrites their values by faded ones.
 void linear_absorb_keys(Worker *worker, State state, int count);
+// numerator (rows, HS) += phi matrix of the current rows; denominator (TILE) += phi vector unless it is NULL
+void linear_read_state(Worker *worker, real *denominator, int rows);
 // inner of a log_scaled map: the factor exp(sign (scale - reference)) between a row and a state, with its decay for
 // `distance` rows in the first column, one less for every further key (sign 1), one more for every query (sign -1).
 // Never above 1.
@@ -158,11 +177,13 @@ void linear_set_relative_scale(const Worker *worker, LinearFeatures *features, c
 
 // ---- pairs of tiles
 
-// scores[j][i] = <outer(k_j), outer(q_i)> and inner_scores likewise, without the powers of `fades`. The query of column
-// i is `distance` + i rows below the tile's first key; with distance 0 only i >= j is computed.
-void linear_pair_scores(Worker *worker, const LinearFeatures *keys, int key_rows, int lanes, int distance);
+// scores[j][i] = <outer, outer> of other row j and row i, and inner_scores likewise, without the powers of `fades`. The
+// tiles' first rows are `distance` rows apart; with distance 0 only what is not in the future is computed.
+void linear_pair_scores(Worker *worker, const RowTile *others, int other_rows, int rows, int distance);
 // A query must not see later keys.
-void linear_mask_future(real *tile, int key_rows, int lanes, int distance);
+void linear_mask_future(const Worker *worker, real *tile, int other_rows, int lanes, int distance);
+// numerator (rows, HS) += scores^T extended
+void linear_add_pairs(Worker *worker, const RowTile *others, int other_rows, int rows, int distance);
 
 // ---- denominators
 
@@ -178,15 +199,22 @@ typedef struct {
 
 // Whether `rows` rows of all heads take longer than it takes to wake other threads.
 int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const AttentionConfig *config);
-Segments linear_segments(const LinearMap *map, int chunk, const AttentionConfig *config);
+// For `walks` passes over each head that do not wait for each other.
+Segments linear_segments(const LinearMap *map, int chunk, int walks, const AttentionConfig *config);
 // Numbers that the states at the segments' boundaries take, one for each segment of each head.
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config);
 State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker);
-// Scratch, in numbers, for the gradients of the heads' decays and of what they packed.
-size_t linear_decay_size(Segments segments, const AttentionConfig *config);
-size_t linear_packed_gradient_size(const LinearMap *map, const AttentionConfig *config);
 // Fills in the states before each segment. All threads of a parallel region call it together.
 void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv);
+// Passes over each head in backward.
+static inline int linear_backward_walks(int chunk, const AttentionConfig *config) {
+    return chunk < config->T ? 2 : 1;
+}
+static inline Walk linear_backward_walk(int walks) {
+    return walks == 2 ? WALK_KEYS : WALK_BOTH; // as far as its scratch goes, WALK_QUERIES is the same
+}
+// Scratch of the backward pass for what the heads' parameters receive, in numbers.
+size_t linear_parameter_work_size(const LinearMap *map, int chunk, Segments segments, const AttentionConfig *config);
 // a += b, which is `rows` rows farther away.
 void linear_add_states(Worker *worker, State a, State b, int rows);
 

@@ -2,12 +2,18 @@
 #include "core/base/numbers.h"
 #include "core/math/microkernel.h"
 
+#include <string.h>
+
 _Static_assert(TILE_LANES % LANES == 0, "lanes are whole vectors");
+
+#define LONG_VECTORS 4 // of a single row: sums that do not wait for each other
 
 // A function of its own: inlined into the loops around it, it would not keep the strides in registers.
 static __attribute__((noinline)) void multiply_sized(const Block *block, int rows, int width, int accumulate) {
     SumMode mode = accumulate ? SUM_IS_ADDED : SUM_OVERWRITES;
-    if (width == BLOCK_COLUMNS)
+    if (width == LONG_VECTORS * LANES)
+        multiply_block(*block, 1, LONG_VECTORS, mode);
+    else if (width == BLOCK_COLUMNS)
         multiply_rows(*block, rows, BLOCK_VECTORS, mode);
     else
         multiply_rows(*block, rows, 1, mode);
@@ -15,14 +21,17 @@ static __attribute__((noinline)) void multiply_sized(const Block *block, int row
 
 void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int rows, int columns, int depth,
                    int accumulate, TileShape shape) {
+    int wide = rows == 1 ? LONG_VECTORS * LANES : BLOCK_COLUMNS;
     for (int j = 0, width; j < columns; j += width) {
-        width = min_int(BLOCK_COLUMNS, columns - j);
+        width = columns - j >= wide ? wide : min_int(BLOCK_COLUMNS, columns - j);
         for (int i = 0; i < rows; i += BLOCK_ROWS) {
             int height = min_int(BLOCK_ROWS, rows - i), from = 0, to = depth;
             if (shape == TILE_C_UPPER && j + width <= i) continue;
+            if (shape == TILE_C_LOWER && j >= i + height) continue;
             if (shape == TILE_A_LOWER) to = min_int(depth, i + height);
             if (shape == TILE_A_UPPER) from = min_int(depth, i);
             if (shape == TILE_B_UPPER) to = min_int(depth, j + width);
+            if (shape == TILE_B_LOWER) from = min_int(depth, j);
             Block block = {.c = c + (ptrdiff_t)i * c_row + j,
                            .a = a.at + (ptrdiff_t)i * a.row + (ptrdiff_t)from * a.column,
                            .b = b + (ptrdiff_t)from * b_row + j,
@@ -34,6 +43,55 @@ void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int
             multiply_sized(&block, height, width, accumulate);
         }
     }
+}
+
+// ---- dot products
+
+// The sums of LANES vectors' numbers.
+static inline Vector sum_vectors(Vector vectors[LANES]) {
+    transpose_square(vectors);
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++) vectors[i] += vectors[i + half];
+    return vectors[0];
+}
+
+static inline real dot(const real *x, const real *y, int from, int to) {
+    real sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int i = from; i < to; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+void tile_add_dots(real *out, int out_row, const real *rows, int row_stride, int count, const real *x, int length) {
+    int whole = length / LANES * LANES, i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const real *at = rows + (ptrdiff_t)i * row_stride;
+        Vector sums[LANES] = {{0}};
+        for (int c = 0; c < whole; c += LANES)
+#pragma GCC unroll 16
+            for (int k = 0; k < LANES; k++)
+                sums[k] += *(const Vector *)(at + k * (ptrdiff_t)row_stride + c) * *(const Vector *)(x + c);
+        Vector dots = sum_vectors(sums);
+        for (int k = 0; k < LANES; k++)
+            out[(ptrdiff_t)(i + k) * out_row] += dots[k] + dot(at + k * (ptrdiff_t)row_stride, x, whole, length);
+    }
+    for (; i < count; i++) out[(ptrdiff_t)i * out_row] += dot(rows + (ptrdiff_t)i * row_stride, x, 0, length);
+}
+
+enum { LONGEST_ROW = 1024 }; // of a single projected row; longer ones are multiplied like many
+
+void tile_project(real *y, const real *matrix, int count, const real *x, int width, int rows) {
+    int lanes = tile_lanes(rows);
+    if (rows > 1 || width > LONGEST_ROW) {
+        tile_multiply(y, TILE, (TileLeft){matrix, width, 1}, x, TILE, count, lanes, width, 0, TILE_FULL);
+        return;
+    }
+    real row[LONGEST_ROW];
+    for (int c = 0; c < width; c++) row[c] = x[(ptrdiff_t)c * TILE];
+    for (int e = 0; e < count; e++) memset(y + (ptrdiff_t)e * TILE, 0, TILE_LANES * sizeof(real));
+    tile_add_dots(y, TILE, matrix, width, count, row, width);
 }
 
 // ---- transposing

@@ -19,7 +19,9 @@ typedef enum {
     TILE_A_LOWER, // a(i,k) is zero for k > i
     TILE_A_UPPER, // a(i,k) is zero for k < i
     TILE_B_UPPER, // b(k,j) is zero for k > j
-    TILE_C_UPPER  // c(i,j) is not wanted for j < i
+    TILE_B_LOWER, // b(k,j) is zero for k < j
+    TILE_C_UPPER, // c(i,j) is not wanted for j < i
+    TILE_C_LOWER  // c(i,j) is not wanted for j > i
 } TileShape;
 
 typedef struct { // the left factor: element (i,k) is at[i * row + k * column], so a transposed one costs nothing
@@ -31,6 +33,13 @@ typedef struct { // the left factor: element (i,k) is at[i * row + k * column], 
 // dimension b_row), added to what is in c when `accumulate`.
 void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int rows, int columns, int depth,
                    int accumulate, TileShape shape);
+
+// out[i * out_row] += the product of row i of `rows` (count, length; leading dimension row_stride) and x (length)
+void tile_add_dots(real *out, int out_row, const real *rows, int row_stride, int count, const real *x, int length);
+
+// y (count, TILE) = matrix (count, width) x (width, TILE), for `rows` columns up to whole lanes; a single one takes
+// dot products, the rest of its lanes is 0.
+void tile_project(real *y, const real *matrix, int count, const real *x, int width, int rows);
 
 // out (columns, rows; leading dimension out_row) = transposed in (rows, columns; leading dimension in_row), added to
 // what is in out when `accumulate`.

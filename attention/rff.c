@@ -26,7 +26,7 @@ static void rff_features(LinearFeatures *features, const real *x, LinearRows row
     int lanes = tile_lanes(rows.count), HS = config->HS, M = config->M;
     const real *bias = packed + (size_t)M * HS;
     real coefficient = real_sqrt(2 / (real)M);
-    tile_multiply(features->tape, TILE, (TileLeft){packed, HS, 1}, x, TILE, M, lanes, HS, 0, TILE_FULL);
+    tile_project(features->tape, packed, M, x, HS, rows.count);
     for (int m = 0; m < M; m++) { // three loops: one with both cos and sin would not be vectorised
         real *angle = features->tape + m * TILE, *outer = features->outer + m * TILE;
         for (int i = 0; i < lanes; i++) angle[i] += bias[m];

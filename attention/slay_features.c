@@ -406,8 +406,7 @@ static void slay_features(LinearFeatures *features, const real *x, LinearRows ro
     Tape tape = tape_at(features->tape, &shape);
     int lanes = tile_lanes(rows.count), HS = shape.HS;
     normalise(tape, x, HS, lanes);
-    tile_multiply(tape.projected, TILE, (TileLeft){packed.projection, HS, 1}, tape.unit, TILE, shape.projections, lanes,
-                  HS, 0, TILE_FULL);
+    tile_project(tape.projected, packed.projection, shape.projections, tape.unit, HS, rows.count);
     exponential_features(features->outer, tape.projected, packed, &shape, lanes);
     polynomial_features(features->inner, tape, packed, &shape, lanes);
 }
