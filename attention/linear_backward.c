@@ -535,11 +535,11 @@ static void open_state(Worker *worker, State own, const Head *head, int task, in
 static void backward_segment(Worker *worker, State own, int i, const Pass *pass, real *key_boundaries,
                              real *query_boundaries) {
     const AttentionConfig *config = worker->config;
-    int segments = pass->segments.count, task = i / segments % (config->B * config->NH), segment = i % segments;
-    int pass_index = i / segments / (config->B * config->NH), slot = task * pass->walks + pass_index;
+    int segments = pass->segments.count, segment = i % segments, slot = i / segments;
+    int task = slot / pass->walks, pass_index = slot % pass->walks; // a head's passes follow each other: it is in the cache
     int start = segment * pass->segments.rows, end = min_int(start + pass->segments.rows, config->T);
     Head head = head_at(pass, task, config);
-    worker->walk = pass->walks == 1 ? WALK_BOTH : pass_index ? WALK_QUERIES : WALK_KEYS; // the longest first
+    worker->walk = pass->walks == 1 ? WALK_BOTH : pass_index ? WALK_QUERIES : WALK_KEYS;
     linear_pack(worker, task);
     worker->d_packed = pass->d_packed + (size_t)slot * worker->map->d_packed_size;
     worker->crossing = pass->crossing + 2 * (size_t)task * chunks_of(config->T, worker->chunk);

@@ -47,37 +47,39 @@ void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int
 
 // ---- dot products
 
-// The sums of LANES vectors' numbers.
-static inline Vector sum_vectors(Vector vectors[LANES]) {
-    transpose_square(vectors);
+// The sums of LANES vectors' numbers. Interleaving two vectors and adding the halves leaves both, with half as many
+// numbers each; taken from vectors `half` apart they end up in order.
+static inline __attribute__((always_inline)) Vector sum_vectors(Vector vectors[LANES]) {
 #pragma GCC unroll 4
     for (int half = LANES / 2; half; half /= 2)
 #pragma GCC unroll 8
-        for (int i = 0; i < half; i++) vectors[i] += vectors[i + half];
+        for (int i = 0; i < half; i++)
+            vectors[i] = ZIP_LOW(vectors[i], vectors[i + half]) + ZIP_HIGH(vectors[i], vectors[i + half]);
     return vectors[0];
 }
 
-static inline real dot(const real *x, const real *y, int from, int to) {
+static real dot(const real *x, const real *y, int n) {
     real sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int i = from; i < to; i++) sum += x[i] * y[i];
+    for (int i = 0; i < n; i++) sum += x[i] * y[i];
     return sum;
 }
 
 void tile_add_dots(real *out, int out_row, const real *rows, int row_stride, int count, const real *x, int length) {
     int whole = length / LANES * LANES, i = 0;
     for (; i + LANES <= count; i += LANES) {
-        const real *at = rows + (ptrdiff_t)i * row_stride;
-        Vector sums[LANES] = {{0}};
-        for (int c = 0; c < whole; c += LANES)
-#pragma GCC unroll 16
-            for (int k = 0; k < LANES; k++)
-                sums[k] += *(const Vector *)(at + k * (ptrdiff_t)row_stride + c) * *(const Vector *)(x + c);
+        Vector sums[LANES];
+        for (int k = 0; k < LANES; k++) {
+            const real *row = rows + (ptrdiff_t)(i + k) * row_stride;
+            Vector sum = {0};
+            for (int c = 0; c < whole; c += LANES) sum += *(const Vector *)(row + c) * *(const Vector *)(x + c);
+            if (whole < length) sum[0] += dot(row + whole, x + whole, length - whole);
+            sums[k] = sum;
+        }
         Vector dots = sum_vectors(sums);
-        for (int k = 0; k < LANES; k++)
-            out[(ptrdiff_t)(i + k) * out_row] += dots[k] + dot(at + k * (ptrdiff_t)row_stride, x, whole, length);
+        for (int k = 0; k < LANES; k++) out[(ptrdiff_t)(i + k) * out_row] += dots[k];
     }
-    for (; i < count; i++) out[(ptrdiff_t)i * out_row] += dot(rows + (ptrdiff_t)i * row_stride, x, 0, length);
+    for (; i < count; i++) out[(ptrdiff_t)i * out_row] += dot(rows + (ptrdiff_t)i * row_stride, x, length);
 }
 
 enum { LONGEST_ROW = 1024 }; // of a single projected row; longer ones are multiplied like many

@@ -34,17 +34,22 @@ typedef struct { // a block of c and what it is made of: a (rows, depth), b (dep
 // registers.
 static inline __attribute__((always_inline)) void multiply_block(Block block, int rows, int vectors, SumMode mode) {
     Vector sum[BLOCK_ROWS * BLOCK_VECTORS];
-    const real *a = block.a, *b = block.b;
+    const real *b = block.b, *a[(BLOCK_ROWS + 3) / 4]; // of every fourth row: more strides take too many registers
+#pragma GCC unroll 3
+    for (int i = 0; i < rows; i += 4) a[i / 4] = block.a + i * block.a_row;
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++)
             sum[i * vectors + v] = mode == SUM_CONTINUES ? ((Vector *)(block.c + i * block.c_row))[v] : (Vector){0};
-    for (int k = 0; k < block.depth; k++, a += block.a_column, b += block.b_row) {
+    for (int k = 0; k < block.depth; k++, b += block.b_row) {
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
-            for (int v = 0; v < vectors; v++) sum[i * vectors + v] += a[i * block.a_row] * ((const Vector *)b)[v];
+            for (int v = 0; v < vectors; v++)
+                sum[i * vectors + v] += a[i / 4][i % 4 * block.a_row] * ((const Vector *)b)[v];
+#pragma GCC unroll 3
+        for (int i = 0; i < rows; i += 4) a[i / 4] += block.a_column;
     }
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++)
