@@ -24,7 +24,7 @@ static double row_cost(const LinearMap *map, int HS, int T, int chunk) {
 
 int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const AttentionConfig *config) {
     double row = pair_cost(map, config->HS) * 0.5 * chunk + state_cost(map, config->HS);
-    return config->NH * rows * (row + 2 * map->feature_cost) > 2e5;
+    return config->NH * rows * (row + 2 * map->feature_cost) > 5e4;
 }
 
 int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config) {

@@ -1,5 +1,6 @@
 #include "linear_core.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,16 +89,16 @@ static int learns_decay(const Worker *worker) {
 }
 
 // The rows' <d_phi, phi>, where phi is a product <d_outer, outer> is the same: their sum, and the sum of
-// (first + step * row) times them
+// (first + step * row) times them. What crosses a chunk is a small difference of such sums, hence doubles.
 static void add_decay_gradient(Worker *worker, double *crossing, int rows, int first, int step) {
     const LinearFeatures *d = &worker->rows.d, *features = &worker->rows.features;
     for (int from = 0; from < rows; from += TILE_LANES) {
         const real *d_outer = d->outer + from, *outer = features->outer + from;
-        real dots[TILE_LANES] = {0};
+        double dots[TILE_LANES] = {0};
         for (int f = 0; f < worker->map->outer; f++)
-            for (int i = 0; i < TILE_LANES; i++) dots[i] += d_outer[f * TILE + i] * outer[f * TILE + i];
+            for (int i = 0; i < TILE_LANES; i++) dots[i] += (double)d_outer[f * TILE + i] * outer[f * TILE + i];
         for (int i = 0; i < min_int(TILE_LANES, rows - from); i++) {
-            worker->d_log_decay += (first + step * (from + i)) * (double)dots[i];
+            worker->d_log_decay += (first + step * (from + i)) * dots[i];
             *crossing += dots[i];
         }
     }
@@ -105,12 +106,18 @@ static void add_decay_gradient(Worker *worker, double *crossing, int rows, int f
 
 // What pairs give whose query is behind a chunk and whose key is before it, for all chunks of a head: `crossing`
 // (chunks, 2) is the sum of score * gradient of a chunk's queries with earlier chunks, and of its keys with later ones.
-static double crossing_gradient(const double *crossing, int T, int chunk) {
-    double passing = 0, sum = 0;
-    for (int c = chunks_of(T, chunk) - 1; c >= 0; c--) {
-        passing -= crossing[2 * c + 1];
-        sum += min_int(chunk, T - c * chunk) * passing;
-        passing += crossing[2 * c];
+// What passes over a chunk is the difference of these sums over all chunks behind it, and over all before it as well;
+// the rounding of the shorter sum is the smaller one. `fading` is what a chunk leaves of a score.
+static double crossing_gradient(const double *crossing, int T, int chunk, double fading) {
+    int chunks = chunks_of(T, chunk);
+    double before = 0, behind = 0, sum = 0;
+    if (fading < 1e-9) return 0; // less than the rounding
+    for (int c = 0; c < chunks; c++) behind += crossing[2 * c] - crossing[2 * c + 1];
+    for (int c = 0; c < chunks; c++) {
+        double from_keys = crossing[2 * c + 1], to_queries = crossing[2 * c], share = (c + 0.5) / chunks;
+        behind -= to_queries;
+        sum += min_int(chunk, T - c * chunk) * (share * behind + (1 - share) * (before - to_queries));
+        before += from_keys - to_queries, behind += from_keys;
     }
     return sum;
 }
@@ -558,7 +565,9 @@ static void add_parameter_gradients(real *dparameters, const Pass *pass, const L
         double sum = 0;
         if (config->decay == DECAY_LEARNED) {
             for (int i = 0; i < sums; i++) sum += pass->d_log_decay[task * sums + i];
-            sum += crossing_gradient(pass->crossing + 2 * (size_t)task * chunks, config->T, chunk);
+            real log_decay = attention_log_decay(parameters, task % config->NH, config);
+            sum += crossing_gradient(pass->crossing + 2 * (size_t)task * chunks, config->T, chunk,
+                                     exp((double)log_decay * chunk));
         }
         attention_decay_gradient(dparameters, parameters, task % config->NH, (real)sum, config);
         for (int walk = 0; map->d_packed_size && walk < pass->walks; walk++)

@@ -87,22 +87,20 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chun
 
 // ---- tiles in and out
 
-// rows (n, HS; leading dimension `stride`) -> x (HS, TILE), with zeros up to whole lanes
-static void load_features(real *x, const real *rows, int stride, int n, int HS) {
-    int lanes = tile_lanes(n);
-    tile_transpose(x, TILE, rows, stride, n, HS, 0);
-    for (int c = 0; c < HS; c++) {
-        for (int i = n; i < lanes; i++) x[c * TILE + i] = 0;
-        for (int i = 0; i < lanes; i++) x[c * TILE + i] = limited_input(x[c * TILE + i]);
-    }
-}
-
 // rows (n, HS; leading dimension `stride`) -> v (TILE, HS), with zeros up to whole vectors
-static void load_rows(real *v, const real *rows, int stride, int n, int HS) {
+static void load_rows(real *restrict v, const real *restrict rows, int stride, int n, int HS) {
     for (int i = 0; i < n; i++, v += tile_stride(HS)) {
         for (int c = 0; c < HS; c++) v[c] = limited_input(rows[(size_t)i * stride + c]);
         for (int c = HS; c < tile_stride(HS); c++) v[c] = 0;
     }
+}
+
+// The same feature-major, x (HS, TILE), with zeros up to whole lanes; by way of `v`
+static void load_features(real *x, real *v, const real *rows, int stride, int n, int HS) {
+    load_rows(v, rows, stride, n, HS);
+    for (int c = 0; n % TILE_LANES && c < HS; c++)
+        memset(x + c * TILE + n / TILE_LANES * TILE_LANES, 0, TILE_LANES * sizeof(real));
+    tile_transpose(x, TILE, v, tile_stride(HS), n, HS, 0);
 }
 
 HeadInput linear_head_input(const real *qkv, int task, int rows, const AttentionConfig *config) {
@@ -117,7 +115,7 @@ void linear_fetch(const real *rows, int stride, int HS, int row, int end) {
 }
 
 void linear_load_features(Worker *worker, RowTile *tile, const real *from, int stride, LinearRows rows) {
-    load_features(worker->x, from, stride, rows.count, worker->HS);
+    load_features(worker->x, worker->numerator, from, stride, rows.count, worker->HS);
     worker->map->features(&tile->features, worker->x, rows, worker->packed, worker->config);
 }
 

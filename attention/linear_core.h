@@ -120,7 +120,7 @@ typedef struct { // rows of q, k, v, leading dimension `stride`
 HeadInput linear_head_input(const real *qkv, int task, int rows, const AttentionConfig *config);
 void linear_pack(Worker *worker, int task);
 
-// x (HS, TILE) and the tile's features, of rows that begin at `from`
+// x (HS, TILE) and the tile's features, of rows that begin at `from`; overwrites the numerator
 void linear_load_features(Worker *worker, RowTile *tile, const real *from, int stride, LinearRows rows);
 // Tiles of rows that begin at row `row` of the input.
 void linear_load_keys(Worker *worker, RowTile *tile, HeadInput input, int row, LinearRows rows);

@@ -2,14 +2,15 @@
 //
 //   build/dev/bench/bench_attention_linear [speed] [growth] [memory] [step]     (all of them when none is named)
 //
-//   speed    forward + backward at 12 heads of 64: softmax and slay, interleaved, by length
+//   speed    forward + backward at 12 heads of 64: softmax and slay in turns, by length; and the rate of slay's products
+//            beside that of a loop of multiplications without any memory
 //   growth   forward with its projections, embed 256 in 8 heads, from T = 16384 to 131072: eight times the length
 //            should take eight times the time
 //   memory   peak resident set of slay at T = 131072, forward and with backward, inputs and outputs included
 //   step     one decoded position at 1000 and at 100000
 //
-// Everything that is compared runs in turns, and the medians of the turns are compared: on a shared machine both sides
-// suffer alike. Times are wall-clock times, with OMP_NUM_THREADS threads.
+// Everything that is compared runs in turns: on a shared machine both sides suffer alike. Times are wall-clock times,
+// with OMP_NUM_THREADS threads.
 #include "attention/attention.h"
 #include "attention/registry.h"
 #include "core/base/error.h"
@@ -17,6 +18,7 @@
 #include "core/base/memory.h"
 #include "core/base/progress.h"
 #include "core/base/random.h"
+#include "dev/bench/turns.h"
 
 #include <omp.h>
 #include <stdio.h>
@@ -72,60 +74,51 @@ static double run(Bench *b) {
     return 1e3 * (clock_seconds() - start);
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int n) {
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return values[n / 2];
-}
-
-enum { ROUNDS_MAX = 41 };
-
 // ---- speed
 
-// A line of JSON for the table of make bench (dev/bench/results.py), where that asks for one.
-static void record(int T, double softmax_ms, double slay_ms, double low, double high, double wanted) {
-    const char *path = getenv("BENCH_RESULTS");
-    FILE *file = path ? fopen(path, "a") : NULL;
-    if (!file) return;
-    fprintf(file,
-            "{\"work\": \"slay attention, T=%d\", \"unit\": \"ms\", \"ours\": %.3f, \"peer\": \"slay.c softmax\", "
-            "\"theirs\": %.3f, \"ratio\": %.4f, \"low\": %.4f, \"high\": %.4f, \"wanted\": ",
-            T, slay_ms, softmax_ms, softmax_ms / slay_ms, low, high);
-    fprintf(file, wanted > 0 ? "%g, \"share\": null}\n" : "null, \"share\": null}\n", wanted);
-    fclose(file);
+// Multiplications and additions of slay's products, forward and backward, counted as the algorithm needs them. A row's
+// features (F of them) meet a state once forward (its output), three times backward (dq, dk, dv), and enter one three
+// times; projections are made three times for both sides and have one gradient each.
+static double slay_operations(const AttentionConfig *c) {
+    double F = (double)c->R * c->M * c->P, projections = (double)c->R * c->M + c->P;
+    double state = 7 * F * (c->HS + 1), features = 8 * projections * c->HS;
+    double pairs = 32.5 * (7 * c->HS + 5.0 * projections); // of a tile of 64 rows with itself
+    return 2 * (double)c->T * c->NH * (state + features + pairs);
 }
 
-static void compare_speed(int T, int rounds, double wanted) {
+static void compare_speed(int T, int turns, double wanted) {
     Bench softmax = bench_open("softmax", T, 12, 64, 1), slay = bench_open("slay", T, 12, 64, 1);
-    double times[2][ROUNDS_MAX], low = 1e30, high = 0;
+    double softmax_ms[TURNS_MAX], slay_ms[TURNS_MAX];
+    char work[64];
     run(&slay);
-    for (int i = 0; i < rounds; i++) {
-        times[0][i] = run(&softmax);
-        times[1][i] = run(&slay);
-        double ratio = times[0][i] / times[1][i];
-        low = ratio < low ? ratio : low, high = ratio > high ? ratio : high;
-    }
-    double softmax_ms = median(times[0], rounds), slay_ms = median(times[1], rounds);
-    printf("%8d %12.1f %12.1f %11.2fx\n", T, softmax_ms, slay_ms, softmax_ms / slay_ms);
-    fflush(stdout);
-    record(T, softmax_ms, slay_ms, low, high, wanted);
+    for (int i = 0; i < turns; i++) softmax_ms[i] = run(&softmax), slay_ms[i] = run(&slay);
+    snprintf(work, sizeof work, "slay attention, T=%d", T);
+    report_turns((Comparison){work, "ms", "slay.c softmax", wanted}, slay_ms, softmax_ms, turns, 0);
     bench_close(&softmax);
     bench_close(&slay);
 }
 
+static void measure_rate(int T, int turns) {
+    Bench slay = bench_open("slay", T, 12, 64, 1);
+    double rate[TURNS_MAX], peak[TURNS_MAX];
+    run(&slay);
+    for (int i = 0; i < turns; i++) {
+        rate[i] = 1e-6 * slay_operations(&slay.config) / run(&slay);
+        peak[i] = machine_peak_gflops(0);
+    }
+    report_turns((Comparison){"slay's products, T=2048", "GFLOP/s", "multiplications alone", 0}, rate, peak, turns, 1);
+    bench_close(&slay);
+}
+
 static void bench_speed(void) {
-    printf("forward + backward, 12 heads of 64, B = 1, %d threads, ms\n", omp_get_max_threads());
-    printf("%8s %12s %12s %12s\n", "T", "softmax", "slay", "slay is");
+    printf("forward + backward, 12 heads of 64, B = 1, %d threads\n", omp_get_max_threads());
     compare_speed(256, 15, 0);
     compare_speed(512, 11, 0);
-    compare_speed(1024, 9, 0);
-    compare_speed(2048, 7, 0);
-    compare_speed(4096, 5, 3);
-    compare_speed(16384, 3, 10);
+    compare_speed(1024, 15, 1.3);
+    compare_speed(2048, 9, 0);
+    compare_speed(4096, 9, 5);
+    compare_speed(16384, 3, 20);
+    measure_rate(2048, 15);
 }
 
 // ---- growth
@@ -169,7 +162,7 @@ static void bench_growth(void) {
     printf("%-10s %12s %12s %12s\n", "", "T = 16384", "T = 131072", "grows");
     for (int a = 0; a < LINEAR; a++) {
         Layer shorter = layer_open(linear[a]->name, 1 << 14), longer = layer_open(linear[a]->name, 1 << 17);
-        double times[2][ROUNDS_MAX];
+        double times[2][5];
         run_layer(&shorter);
         for (int i = 0; i < 5; i++) { // eight short ones weigh as much as one long one
             times[0][i] = 0;
@@ -210,6 +203,8 @@ static void bench_memory(void) {
 
 // ---- step
 
+enum { STEP_TURNS = 41 };
+
 // Milliseconds of one position, averaged over `count`.
 static double decode(Bench *b, int position, int count) {
     double start = clock_seconds();
@@ -223,15 +218,15 @@ static void bench_step(void) {
     printf("%-10s %12s %12s %12s\n", "", "at 1000", "at 100000", "ratio");
     for (int a = 0; a < LINEAR; a++) {
         Bench bench = bench_open(linear[a]->name, 64, 12, 64, 0);
-        double times[2][ROUNDS_MAX];
+        double times[2][STEP_TURNS];
         bench.cache = memory_allocate_zeroed(bench.attention->cache_size(&bench.config), sizeof(real), "decode state");
         bench.attention->step(bench.out, bench.cache, 0, 64, bench.qkv, bench.constants, NULL, bench.work,
                               &bench.config);
-        for (int i = 0; i < ROUNDS_MAX; i++) {
+        for (int i = 0; i < STEP_TURNS; i++) {
             times[i % 2][i] = decode(&bench, i % 2 ? 100000 : 1000, 100);
             times[1 - i % 2][i] = decode(&bench, i % 2 ? 1000 : 100000, 100);
         }
-        double early = median(times[0], ROUNDS_MAX), late = median(times[1], ROUNDS_MAX);
+        double early = median(times[0], STEP_TURNS), late = median(times[1], STEP_TURNS);
         printf("%-10s %12.4f %12.4f %11.3fx\n", linear[a]->name, early, late, late / early);
         fflush(stdout);
         bench_close(&bench);
