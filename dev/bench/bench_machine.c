@@ -5,7 +5,7 @@
 #include "core/base/memory.h"
 #include "core/base/progress.h"
 #include "core/base/threads.h"
-#include "core/math/vectors.h"
+#include "dev/bench/peak.h"
 
 #include <omp.h>
 #include <stdint.h>
@@ -49,35 +49,6 @@ static double measure_reading(void) {
     (void)used;
     free(words);
     return (double)(COUNT * sizeof *words) / best;
-}
-
-enum { SUMS = 12 }; // side by side: enough to hide the time that one of them takes
-
-static void multiply_and_add(real *out, real factor, real summand, int rounds) {
-    Vector sums[SUMS];
-    for (int i = 0; i < SUMS; i++) sums[i] = (Vector){0} + (real)i; // different: equal ones would be computed once
-    for (int round = 0; round < rounds; round++)
-#pragma GCC unroll 12
-        for (int i = 0; i < SUMS; i++) sums[i] = sums[i] * factor + summand;
-    for (int i = 0; i < SUMS; i++) *out += sums[i][0];
-}
-
-// Operations per second, the best of a few runs.
-static double measure_multiplying(void) {
-    enum { ROUNDS = 2000000, OPERATIONS = 2 * SUMS * LANES };
-    volatile real factor = (real)0.5, summand = 1, used;
-    real sum = 0;
-    double best = 1e30;
-    for (int run = 0; run < RUNS; run++) {
-        double start = clock_seconds();
-#pragma omp parallel reduction(+ : sum)
-        multiply_and_add(&sum, factor, summand, ROUNDS);
-        double seconds = clock_seconds() - start;
-        if (seconds < best) best = seconds;
-    }
-    used = sum; // or nothing would be multiplied at all
-    (void)used;
-    return (double)OPERATIONS * ROUNDS * omp_get_max_threads() / best;
 }
 
 int main(int argc, char **argv) {
