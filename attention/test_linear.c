@@ -513,6 +513,19 @@ static void test_sizes(void) {
     }
 }
 
+// Scratch, the backward pass's too, does not grow with a long sequence, except for two numbers a chunk of what a learned
+// decay needs.
+static void test_scratch_does_not_grow(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        AttentionConfig config = variant_config(&variants[v], 1, 1 << 14, 4, 16), longer = config;
+        const Attention *attention = attention_find(variants[v].name);
+        longer.T = 1 << 17;
+        if (config.poly == POLY_EXACT && config.fusion != FUSION_HADAMARD) continue; // looks at every pair
+        size_t sums = config.decay == DECAY_LEARNED ? 4 * 2 * sizeof(double) / sizeof(real) * (longer.T / 64) : 0;
+        CHECK_VARIANT(&variants[v], attention->work_size(&longer) <= attention->work_size(&config) + sums);
+    }
+}
+
 int main(void) {
     RUN(test_fixtures);
     RUN(test_every_chunk_size_gives_the_same);
@@ -534,5 +547,6 @@ int main(void) {
     RUN(test_slay_estimates_its_kernel);
     RUN(test_bad_configurations_are_refused);
     RUN(test_sizes);
+    RUN(test_scratch_does_not_grow);
     return test_summary();
 }

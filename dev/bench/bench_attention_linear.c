@@ -196,7 +196,20 @@ static void measure_memory(const char *name, int backward) {
     waitpid(child, NULL, 0);
 }
 
+// A thread's scratch is the same for any length: nothing is kept for the backward pass but the denominators.
+static void compare_scratch(void) {
+    AttentionConfig config = {.B = 1, .T = 1 << 17, .C = 64, .NH = 1, .HS = 64, .max_T = 1 << 17, .seed = 1};
+    const Attention *slay = attention_find("slay");
+    slay->defaults(&config);
+    double longest = 1e-6 * sizeof(real) * (double)slay->work_size(&config);
+    config.T = 4096;
+    double shorter = 1e-6 * sizeof(real) * (double)slay->work_size(&config);
+    printf("scratch of all %d threads, 1 head of 64: %.2f MB at T = 4096, %.2f MB at T = 131072\n", omp_get_max_threads(),
+           shorter, longest);
+}
+
 static void bench_memory(void) {
+    compare_scratch();
     printf("peak memory at T = 131072, 8 heads of 32, B = 1, with qkv, out and their gradients\n");
     measure_memory("slay", 0);
     measure_memory("slay", 1);

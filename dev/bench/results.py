@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Collects what the benchmarks measured and prints it as one table.
 
-A benchmark calls record(); with BENCH_RESULTS=FILE in the environment each call adds a line of JSON to the file.
+A benchmark calls record(); with BENCH_RESULTS=FILE in the environment each call adds a line of JSON to the file, which
+begins with a line {"machine": ...} that says where and when it was made.
 
-    dev/bench/results.py FILE... [--markdown] [--machine TEXT]     the table of all lines
+    dev/bench/results.py FILE... [--markdown]     the table of all lines
 """
 import argparse
 import fileinput
+import itertools
 import json
 import os
 import statistics
@@ -81,23 +83,41 @@ HEADER = ["work", "unit", "slay.c", "peer", "its", "better by (quartiles)", "wan
 NOTE = """All sides of a comparison take turns on the same machine, a few steps or one text at a time; ratios are taken within a
 round of turns, and above 1 slay.c is better. "Wanted" is the target that the project has set itself. "Of the limit" is the
 share of the rate of a large matrix product (training) or of the rate at which memory is read (decoding), both measured in
-the same rounds."""
+the same rounds. The machines are shared ones."""
+
+
+def read_parts(paths):
+    """[(machine and day, [line of a table])] of one file after the other"""
+    parts = []
+    with fileinput.input(paths) as lines:
+        for line in (json.loads(text) for text in lines if text.strip()):
+            if "machine" in line:
+                parts.append((line["machine"], []))
+            else:
+                parts[-1][1].append(cells(line))
+    return parts
+
+
+def print_page(parts):
+    """The tables one after the other, under the machine and the day that they share."""
+    print(f"# Benchmarks\n\nMade by `make bench`, or `dev/bench/run.sh PART`.\n\n{NOTE}")
+    for machine, together in itertools.groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
+        print(f"\n## {machine}\n\n| " + " | ".join(HEADER) + " |\n|---|---|---:|---|---:|---:|---:|---:|")
+        for _, rows in together:
+            for row in rows:
+                print("| " + " | ".join(row) + " |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("results", nargs="+")
     parser.add_argument("--markdown", action="store_true")
-    parser.add_argument("--machine", default="")
     options = parser.parse_args()
-    with fileinput.input(options.results) as lines:
-        rows = [cells(json.loads(line)) for line in lines if line.strip()]
+    parts = read_parts(options.results)
     if options.markdown:
-        print(f"# Benchmarks\n\n{options.machine} `make bench`.\n\n{NOTE}\n\n| " + " | ".join(HEADER) + " |")
-        print("|---|---|---:|---|---:|---:|---:|---:|")
-        for row in rows:
-            print("| " + " | ".join(row) + " |")
+        print_page(parts)
         return
+    rows = [row for _, lines in parts for row in lines]
     widths = [max(len(row[i]) for row in [HEADER, *rows]) for i in range(len(HEADER))]
     right = {2, 4, 5, 6, 7}
     for row in [HEADER, *rows]:

@@ -1,14 +1,15 @@
 #!/bin/sh
-# make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about 50 minutes).
-#   dev/bench/run.sh [PART...]     only these: products train64 train256 train1024 small slay memory attention scaling decode data
-# Each part's results stay in build/bench/PART.jsonl until it runs again, so the benchmarks can be run part by part.
-# The table at the end shows all there are; once every part has run it also goes to docs/results/bench.md with the
-# machine's data. What is printed goes to build/bench.txt too. Peers go into a Python environment made for this alone
+# make bench: every benchmark, one after the other, on a machine that should have nothing else to do (about an hour).
+#   dev/bench/run.sh [PART...]     only these: products train64 train256 train1024 small slay memory attention linear
+#                                  scaling decode attentions data
+# Each part's results stay in docs/results/bench/PART.jsonl, with the machine and the day, until it runs again: so the
+# benchmarks can be run part by part. The table of all of them goes to docs/results/bench.md. What is printed goes to
+# build/bench.txt too. Peers go into a Python environment made for this alone
 # (build/venv-bench, installed once); BENCH_PYTHON=/path/to/python uses another.
 . "$(dirname "$0")/../../scripts/usage.sh"
 take_words 0 20 "$@"
 cd "$(dirname "$0")/../.." || exit 1
-all_parts="products train64 train256 train1024 small slay memory attention scaling decode data"
+all_parts="products train64 train256 train1024 small slay memory attention linear scaling decode attentions data"
 parts=${*:-$all_parts}
 for part in $parts; do
     case " $all_parts " in *" $part "*) ;; *) echo "no part $part; there are $all_parts" >&2; exit 1 ;; esac
@@ -24,8 +25,9 @@ if ! "$python" -c "import torch, numpy, tiktoken, regex, safetensors, xllamacpp"
     "$python" -m pip install --quiet $packages || { echo "cannot install $packages; is the network there?" >&2; exit 1; }
 fi
 make --no-print-directory -s all build/dev/bench/bench_attention_softmax build/dev/bench/bench_attention_linear \
-    build/dev/bench/bench_attention_scaling build/dev/bench/bench_loader build/dev/bench/bench_gemm build/dev/bench/bench_machine || exit 1
-mkdir -p build/bench docs/results
+    build/dev/bench/bench_attention_scaling build/dev/bench/bench_loader build/dev/bench/bench_gemm build/dev/bench/bench_machine \
+    build/dev/bench/bench_decode_attentions || exit 1
+mkdir -p docs/results/bench
 machine="$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(uname -sr | sed 's/-.*//'), $(date +%Y-%m-%d)"
 
 bench_products() { build/dev/bench/bench_gemm; }
@@ -39,8 +41,9 @@ bench_small() {
     done
 }
 bench_slay() {
-    train --batch 1 --sequence 1024 --steps 1 --most-rounds 15 --attentions slay,softmax --peers none --wanted 0.95
-    train --batch 1 --sequence 2048 --most-rounds 10 --steps 1 --attentions slay,softmax --peers none --wanted 1
+    train --batch 1 --sequence 1024 --steps 1 --most-rounds 15 --attentions slay,softmax --peers none --wanted 1.1
+    train --batch 1 --sequence 2048 --most-rounds 10 --steps 1 --attentions slay,softmax --peers none --wanted 1.3
+    train --batch 1 --sequence 8192 --rounds 3 --most-rounds 4 --steps 1 --attentions slay,softmax --peers none --wanted 2.2
 }
 bench_memory() {
     train --batch 4 --sequence 1024 --rounds 1 --most-rounds 1 --steps 1 --skip 1 --wanted-memory 1.667
@@ -49,8 +52,8 @@ bench_memory() {
 bench_attention() {
     "$python" dev/bench/bench_attention_softmax.py
     "$python" dev/bench/bench_attention_linear.py
-    build/dev/bench/bench_attention_linear
 }
+bench_linear() { build/dev/bench/bench_attention_linear; }
 bench_scaling() {
     build/dev/bench/bench_attention_scaling --attentions softmax,yat,yat-spherical --to 16384 >build/scaling_quadratic.tsv
     build/dev/bench/bench_attention_scaling --attentions softmax,yat,yat-spherical --from 32768 --to 131072 --backward-to 0 \
@@ -61,6 +64,7 @@ bench_scaling() {
         --out docs/results/attention_scaling --machine "$machine." && cat docs/results/attention_scaling.md
 }
 bench_decode() { "$python" dev/bench/bench_decode.py; }
+bench_attentions() { build/dev/bench/bench_decode_attentions; }
 bench_data() {
     build/dev/bench/bench_loader
     "$python" dev/bench/bench_reading.py
@@ -72,24 +76,18 @@ bench_data() {
     echo "$machine"
     for part in $parts; do
         echo "== $part"
-        BENCH_RESULTS=$PWD/build/bench/$part.jsonl
-        export BENCH_RESULTS
-        : >"$BENCH_RESULTS"
+        # products are printed only; scaling writes a page of its own
+        case $part in products | scaling) unset BENCH_RESULTS ;; *)
+            BENCH_RESULTS=$PWD/docs/results/bench/$part.jsonl
+            export BENCH_RESULTS
+            echo "{\"machine\": \"$machine\"}" >"$BENCH_RESULTS" ;;
+        esac
         "bench_$part"
     done
     echo "== all"
-    results=$(for part in $all_parts; do [ ! -s "build/bench/$part.jsonl" ] || echo "build/bench/$part.jsonl"; done)
+    results=$(for part in $all_parts; do [ ! -s "docs/results/bench/$part.jsonl" ] || echo "docs/results/bench/$part.jsonl"; done)
     # shellcheck disable=SC2086
     "$python" dev/bench/results.py $results
-    # products are printed only; scaling writes a page of its own instead of lines
-    missing=$(for part in $all_parts; do
-        case $part in products | scaling) continue ;; esac
-        [ -s "build/bench/$part.jsonl" ] || echo "$part"
-    done)
     # shellcheck disable=SC2086
-    if [ -z "$missing" ]; then
-        "$python" dev/bench/results.py $results --markdown --machine "$machine." >docs/results/bench.md
-    else
-        echo "docs/results/bench.md waits for: $(echo $missing)"
-    fi
+    "$python" dev/bench/results.py $results --markdown >docs/results/bench.md
 } 2>&1 | tee build/bench.txt
