@@ -89,8 +89,13 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chun
 
 // rows (n, HS; leading dimension `stride`) -> v (TILE, HS), with zeros up to whole vectors
 static void load_rows(real *restrict v, const real *restrict rows, int stride, int n, int HS) {
-    for (int i = 0; i < n; i++, v += tile_stride(HS)) {
-        for (int c = 0; c < HS; c++) v[c] = limited_input(rows[(size_t)i * stride + c]);
+    for (int i = 0; i < n; i++, v += tile_stride(HS), rows += stride) {
+        int outside = 0; // few rows have anything to limit
+        for (int c = 0; c < HS; c++) {
+            v[c] = rows[c];
+            outside |= !(real_abs(rows[c]) <= LARGEST_INPUT);
+        }
+        for (int c = 0; outside && c < HS; c++) v[c] = limited_input(rows[c]);
         for (int c = HS; c < tile_stride(HS); c++) v[c] = 0;
     }
 }

@@ -21,9 +21,11 @@ static __attribute__((noinline)) void multiply_sized(const Block *block, int row
 
 void tile_multiply(real *c, int c_row, TileLeft a, const real *b, int b_row, int rows, int columns, int depth,
                    int accumulate, TileShape shape) {
-    int wide = rows == 1 ? LONG_VECTORS * LANES : BLOCK_COLUMNS;
+    // Narrow blocks follow a triangle more closely, where they still have enough sums that do not wait for each other.
+    int most = shape >= TILE_B_UPPER && BLOCK_ROWS >= 12 ? LANES : BLOCK_COLUMNS;
+    int wide = rows == 1 ? LONG_VECTORS * LANES : most;
     for (int j = 0, width; j < columns; j += width) {
-        width = columns - j >= wide ? wide : min_int(BLOCK_COLUMNS, columns - j);
+        width = columns - j >= wide ? wide : min_int(most, columns - j);
         for (int i = 0; i < rows; i += BLOCK_ROWS) {
             int height = min_int(BLOCK_ROWS, rows - i), from = 0, to = depth;
             if (shape == TILE_C_UPPER && j + width <= i) continue;
