@@ -13,8 +13,7 @@
 #include <string.h>
 
 // (HS, M) of one head -> (M, HS), times `scale`
-static void pack(real *packed, const real *constants, const real *parameters, int head,
-                 const AttentionConfig *config) {
+static void pack(real *packed, const real *constants, const real *parameters, int head, const AttentionConfig *config) {
     (void)parameters;
     int HS = config->HS, M = config->M;
     const real *omega = constants + (size_t)head * HS * M;
@@ -41,8 +40,8 @@ static void relu_features(LinearFeatures *features, const real *x, LinearRows ro
         }
 }
 
-static void relu_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
-                          LinearRows rows, const real *packed, const AttentionConfig *config) {
+static void relu_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
+                          const real *packed, const AttentionConfig *config) {
     (void)d_packed;
     int lanes = tile_lanes(rows.count);
     for (int m = 0; m < config->M; m++)
@@ -85,8 +84,8 @@ static void exp_features(LinearFeatures *features, const real *x, LinearRows row
             features->outer[m * TILE + i] = coefficient * real_exp(features->outer[m * TILE + i] - maximum[i]);
 }
 
-static void exp_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
-                         LinearRows rows, const real *packed, const AttentionConfig *config) {
+static void exp_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
+                         const real *packed, const AttentionConfig *config) {
     (void)d_packed;
     int lanes = tile_lanes(rows.count), HS = config->HS;
     ExpTape tape = exp_tape(features, HS);
@@ -122,8 +121,8 @@ LINEAR_ATTENTION_FUNCTIONS(favor_map)
 
 static int tensors(const AttentionConfig *config, AttentionTensor list[ATTENTION_TENSORS_MAX]) {
     list[0] = (AttentionTensor){.name = config->features == FEATURES_EXP ? "omega" : "proj_matrix",
-                                  .rank = 3,
-                                  .shape = {(size_t)config->NH, (size_t)config->HS, (size_t)config->M}};
+                                .rank = 3,
+                                .shape = {(size_t)config->NH, (size_t)config->HS, (size_t)config->M}};
     return 1;
 }
 

@@ -22,8 +22,7 @@ static inline __attribute__((always_inline)) void contract_inners(const Contract
     const real *inner = at->features->inner + (size_t)first * TILE;
     real *d_inner = at->d->inner + (size_t)first * TILE;
     for (int i = 0; i < lanes; i += LANES) {
-        Vector weight = *(const Vector *)(at->weights + i), factor[MOST_INNERS] = {{0}},
-               d_factor[MOST_INNERS] = {{0}};
+        Vector weight = *(const Vector *)(at->weights + i), factor[MOST_INNERS] = {{0}}, d_factor[MOST_INNERS] = {{0}};
 #pragma GCC unroll 8
         for (int p = 0; p < inners; p++) {
             factor[p] = *(const Vector *)(inner + p * TILE + i);
@@ -59,7 +58,7 @@ static void add_outer_product(real *d_outer, const real *vector, const real *wei
         for (int i = 0; i < lanes; i++) d_outer[f * TILE + i] += vector[f] * weights[i];
 }
 
-// The rows' d_phi (F, TILE) = matrix extended + vector weights, contracted into the gradients of the factors right away.
+// The rows' d_phi (F, TILE) = matrix extended + vector weights, contracted into the gradients of the factors at once.
 static void gradient_from_state(Worker *worker, const real *extended, const real *weights, int rows) {
     const LinearMap *map = worker->map;
     RowTile *tile = &worker->rows;
@@ -81,8 +80,8 @@ static void gradient_from_state(Worker *worker, const real *extended, const real
 // ---- the gradient of a learned decay's logarithm: the sum over all pairs of distance * score * its gradient
 //
 // The distance of a query in one chunk and a key in another is that from the query to the beginning of its chunk, plus
-// the rows of the chunks in between, plus that from the key to the end of its chunk. The first is added by the walk over
-// the queries, the last by the walk over the keys; for the rows in between both note what reaches over their chunks.
+// the rows of the chunks in between, plus that from the key to the end of its chunk. The walk over the queries adds the
+// first, that over the keys the last; for the rows in between both note what reaches over their chunks.
 
 static int learns_decay(const Worker *worker) {
     return worker->config->decay == DECAY_LEARNED;
@@ -264,15 +263,17 @@ static double share_faded(Worker *worker, int other_rows, int lanes, int distanc
     return share(worker, power, 0, other_rows, lanes, distance);
 }
 
-// d_scores[j][i] = <extended, extended> + weight * weight of other row j and row i, and from it what reaches each factor
-// of the scores: d_inner_scores and, in place of d_scores, d_outer_scores; and the scores themselves.
+// d_scores[j][i] = <extended, extended> + weight * weight of other row j and row i, and from it what reaches each
+// factor of the scores: d_inner_scores and, in place of d_scores, d_outer_scores; and the scores themselves.
 static void pair_gradients(Worker *worker, const RowTile *others, int other_rows, int rows, int distance) {
     int lanes = tile_lanes(rows), are_keys = rows_are_keys(worker->walk);
     for (int j = 0; j < other_rows; j++)
-        for (int i = 0; i < lanes; i++)
-            worker->d_scores[j * TILE + i] = others->weights[j] * worker->rows.weights[i];
+        for (int i = 0; i < lanes; i++) worker->d_scores[j * TILE + i] = others->weights[j] * worker->rows.weights[i];
     tile_multiply(worker->d_scores, TILE, (TileLeft){others->extended, worker->stride, 1}, worker->extended, TILE,
-                  other_rows, lanes, worker->HS, 1, distance ? TILE_FULL : are_keys ? TILE_C_LOWER : TILE_C_UPPER);
+                  other_rows, lanes, worker->HS, 1,
+                  distance   ? TILE_FULL
+                  : are_keys ? TILE_C_LOWER
+                             : TILE_C_UPPER);
     real *masked[] = {worker->scores, worker->d_scores, worker->map->inner ? worker->inner_scores : NULL};
     for (int m = 0; !distance && m < 3; m++)
         if (masked[m]) linear_mask_future(worker, masked[m], other_rows, lanes, 0);
@@ -356,8 +357,7 @@ static void load_others(Worker *worker, const Head *head, int start, int count) 
     if (!rows_are_keys(worker->walk)) linear_load_chunk_of_keys(worker, head->input, start, count);
     for (int row = 0; row < count; row += TILE) {
         RowTile tile = linear_other(worker, row / TILE);
-        if (rows_are_keys(worker->walk))
-            load_queries(worker, &tile, head, start + row, min_int(TILE, count - row));
+        if (rows_are_keys(worker->walk)) load_queries(worker, &tile, head, start + row, min_int(TILE, count - row));
         if (worker->walk != WALK_BOTH) continue;
         clear_features(&tile.d, map);
         memset(tile.dv, 0, sizeof(real) * (size_t)TILE * worker->stride);
@@ -537,13 +537,14 @@ static void open_state(Worker *worker, State own, const Head *head, int task, in
     if (rows_are_keys(worker->walk) && worker->map->log_scaled) *own.log_scale = -head->running_max[T - 1];
 }
 
-// One segment of one head, in one of the passes over it: number `i` of them all. The boundaries are read only when there
-// are several segments.
+// One segment of one head, in one of the passes over it: number `i` of them all. The boundaries are read only when
+// there are several segments.
 static void backward_segment(Worker *worker, State own, int i, const Pass *pass, real *key_boundaries,
                              real *query_boundaries) {
     const AttentionConfig *config = worker->config;
     int segments = pass->segments.count, segment = i % segments, slot = i / segments;
-    int task = slot / pass->walks, pass_index = slot % pass->walks; // a head's passes follow each other: it is in the cache
+    int task = slot / pass->walks,
+        pass_index = slot % pass->walks; // a head's passes follow each other: it is in the cache
     int start = segment * pass->segments.rows, end = min_int(start + pass->segments.rows, config->T);
     Head head = head_at(pass, task, config);
     worker->walk = pass->walks == 1 ? WALK_BOTH : pass_index ? WALK_QUERIES : WALK_KEYS;

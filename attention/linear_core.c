@@ -63,8 +63,7 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chun
                       const AttentionConfig *config) {
     int HS = config->HS;
     Layout layout = {base, 0};
-    *worker = (Worker){
-        .map = map, .config = config, .HS = HS, .stride = tile_stride(HS), .walk = walk, .chunk = chunk};
+    *worker = (Worker){.map = map, .config = config, .HS = HS, .stride = tile_stride(HS), .walk = walk, .chunk = chunk};
     worker->fades = config->decay != DECAY_NONE && !map->log_scaled;
     worker->powers = linear_take(&layout, worker->fades ? 3 * TILE : 0);
     worker->far_powers = linear_take(&layout, worker->fades ? 3 * TILE : 0);
@@ -201,8 +200,7 @@ const real *linear_pair_powers(Worker *worker, int distance) {
     double factor = linear_power(worker, max_int(distance - TILE, 0));
     const real *near = worker->powers + TILE + min_int(distance, TILE);
     real *power = worker->far_powers + TILE;
-    for (int i = 1 - TILE; i < TILE; i++)
-        power[mirrored ? -i : i] = (real)power_or_zero(factor * near[i]);
+    for (int i = 1 - TILE; i < TILE; i++) power[mirrored ? -i : i] = (real)power_or_zero(factor * near[i]);
     return power;
 }
 
@@ -347,8 +345,8 @@ void linear_pair_scores(Worker *worker, const RowTile *others, int other_rows, i
     if (map->log_scaled)
         pair_scales(worker, others->scale, other_rows, lanes, distance);
     else if (map->inner)
-        tile_multiply(worker->inner_scores, TILE, (TileLeft){other->inner, 1, TILE}, at->inner, TILE, other_rows,
-                      lanes, map->inner, 0, shape);
+        tile_multiply(worker->inner_scores, TILE, (TileLeft){other->inner, 1, TILE}, at->inner, TILE, other_rows, lanes,
+                      map->inner, 0, shape);
 }
 
 void linear_mask_future(const Worker *worker, real *tile, int other_rows, int lanes, int distance) {

@@ -40,8 +40,8 @@ typedef struct { // hands out pieces of a block; without a block it only counts
 
 real *linear_take(Layout *layout, size_t count);
 
-// A tile of keys or of queries. Backward treats both alike: a key has its value v beside it and the number 1, a query the
-// gradient gamma of its numerator and the gradient beta of its denominator. The score of a query and a key has the
+// A tile of keys or of queries. Backward treats both alike: a key has its value v beside it and the number 1, a query
+// the gradient gamma of its numerator and the gradient beta of its denominator. The score of a query and a key has the
 // gradient <gamma, v> + beta * 1.
 typedef struct {
     LinearFeatures features;

@@ -8,8 +8,7 @@
 #include <stdio.h>
 
 // packed: omega (M, HS), then bias (M)
-static void pack(real *packed, const real *constants, const real *parameters, int head,
-                 const AttentionConfig *config) {
+static void pack(real *packed, const real *constants, const real *parameters, int head, const AttentionConfig *config) {
     (void)parameters;
     int HS = config->HS, M = config->M;
     const real *omega = constants + (size_t)head * HS * M;
@@ -35,8 +34,8 @@ static void rff_features(LinearFeatures *features, const real *x, LinearRows row
     }
 }
 
-static void rff_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features,
-                         LinearRows rows, const real *packed, const AttentionConfig *config) {
+static void rff_gradient(real *dx, real *d_packed, LinearFeatures *d, const LinearFeatures *features, LinearRows rows,
+                         const real *packed, const AttentionConfig *config) {
     (void)d_packed;
     int lanes = tile_lanes(rows.count), HS = config->HS;
     for (int m = 0; m < config->M; m++)

@@ -513,7 +513,7 @@ static void test_sizes(void) {
     }
 }
 
-// Scratch, the backward pass's too, does not grow with a long sequence, except for two numbers a chunk of what a learned
+// Scratch, the backward pass's too, does not grow with a long sequence, except for two numbers a chunk that a learned
 // decay needs.
 static void test_scratch_does_not_grow(void) {
     for (int v = 0; v < VARIANTS; v++) {

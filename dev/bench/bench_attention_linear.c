@@ -2,7 +2,7 @@
 //
 //   build/dev/bench/bench_attention_linear [speed] [growth] [memory] [step]     (all of them when none is named)
 //
-//   speed    forward + backward at 12 heads of 64: softmax and slay in turns, by length; and the rate of slay's products
+//   speed    forward + backward at 12 heads of 64: softmax and slay in turns, by length; the rate of slay's products
 //            beside that of a loop of multiplications without any memory
 //   growth   forward with its projections, embed 256 in 8 heads, from T = 16384 to 131072: eight times the length
 //            should take eight times the time
@@ -204,8 +204,8 @@ static void compare_scratch(void) {
     double longest = 1e-6 * sizeof(real) * (double)slay->work_size(&config);
     config.T = 4096;
     double shorter = 1e-6 * sizeof(real) * (double)slay->work_size(&config);
-    printf("scratch of all %d threads, 1 head of 64: %.2f MB at T = 4096, %.2f MB at T = 131072\n", omp_get_max_threads(),
-           shorter, longest);
+    printf("scratch of all %d threads, 1 head of 64: %.2f MB at T = 4096, %.2f MB at T = 131072\n",
+           omp_get_max_threads(), shorter, longest);
 }
 
 static void bench_memory(void) {

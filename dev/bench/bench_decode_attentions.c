@@ -2,8 +2,8 @@
 //
 //   build/dev/bench/bench_decode_attentions [decode] [prefill]     (both when none is named)
 //
-//   decode   tokens after 5 and after 131072 others, with int8 and with fp32 weights; softmax's cache of 131072 rows would
-//            take 9.7 GB, so there the two are compared with themselves after 5
+//   decode   tokens after 5 and after 131072 others, with int8 and with fp32 weights; softmax's cache of 131072 rows
+//            would take 9.7 GB, so there the two are compared with themselves after 5
 //   prefill  a prompt of 16384 tokens
 //
 // Weights are random. The models take turns; a turn of decoding is 20 tokens.
@@ -27,7 +27,7 @@ typedef struct {
     Decoder decoder;
 } Contender;
 
-// GPT-2 124M with room for `max_T` rows in a cache; without a table of positions, which would be larger than the weights.
+// GPT-2 124M with room for `max_T` rows in a cache, and without a table of positions.
 static void contender_open(Contender *contender, const char *name, int max_T, WeightKind kind) {
     GPT2Config config = {.L = 12, .NH = 12, .C = 768, .V = 50257, .max_T = max_T, .positions = POSITIONS_NONE};
     AttentionConfig sizes = {.B = 1, .T = PREFILL_ROWS, .C = 768, .NH = 12, .HS = 64, .max_T = max_T, .seed = 1};

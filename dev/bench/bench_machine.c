@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAMS = 4, RUNS = 5 }; // parts of its share that a thread reads side by side
+enum { STREAMS = 4, RUNS = 5 };               // parts of its share that a thread reads side by side
 static const size_t COUNT = (size_t)64 << 20; // words, 256 MB: beyond any cache
 
 // The sum of `count` words, which is what reading them costs; adding is free in comparison.
