@@ -29,7 +29,7 @@ int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const Att
 
 int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config) {
     if (config->chunk) return min_int(config->chunk, T);
-    // Wider states, which the caches do not hold, are visited less often; a chunk's pairs are still cheap in comparison.
+    // Wider states, which the caches do not hold, are visited less often; a chunk's pairs are still cheap beside them.
     int chunk = TILE * min_int(16, max_int(1, (int)(linear_feature_count(map) / 384)));
     chunk = min_int(chunk, T);
     return row_cost(map, config->HS, T, T) <= row_cost(map, config->HS, T, chunk) ? T : chunk;
