@@ -18,6 +18,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     typedef LeftFragment<Operand> Left;
     static constexpr int ROWS = Walk::ROWS, STRIDE = Walk::EXTENDED_STRIDE, DEPTHS = Walk::EXTENDED / 16;
     static constexpr bool KEEPS_ROWS = has_gradient(MODE) && sizeof(Operand) == 2; // floats take too many registers
+    static constexpr int UNROLLED = sizeof(Operand) == 2 ? DEPTHS : 1;
 
     const Map &map;
     const WalkPass &pass;
@@ -390,7 +391,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     // (extended rows) S^T for one octet of features (16, 8)
     __device__ SumFragment octet_gradient(int octet) {
         SumFragment sums = {};
-#pragma unroll
+#pragma unroll UNROLLED
         for (int depth = 0; depth < DEPTHS; depth++) {
             RightFragment<Operand> b;
             load_right_transposed(b, state_tile + octet * 8 * STRIDE + depth * 16, STRIDE);
@@ -460,7 +461,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 #pragma unroll 1
         for (int octet = 2 * part_of_warp<Tile>(); octet < to; octet += 2 * Walk::PARTS) {
             SumFragment sums[2] = {};
-#pragma unroll
+#pragma unroll UNROLLED
             for (int depth = 0; depth < DEPTHS; depth++) {
                 RightPair<Operand> b;
                 Left a = extended_left(depth);
@@ -485,7 +486,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         }
         if constexpr (!Map::OUTER_IS_FIXED) {
             int mine = tile_lane() % 4;
-            d.outer[(e + mine % 2) * Tile::D_OUTER_STRIDE + first_row() + tile_lane() / 4 + mine / 2 * 8] += quad_sum(along);
+            d.outer[(e + mine % 2) * Tile::D_OUTER_STRIDE + first_row() + tile_lane() / 4 + mine / 2 * 8] +=
+                quad_sum(along);
         }
     }
 
@@ -523,7 +525,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     // slope (16, 16) = (extended rows) (extended others)^T
     __device__ void multiply_extended(SumFragment (&slope)[2], int other) {
         slope[0] = slope[1] = {};
-#pragma unroll
+#pragma unroll UNROLLED
         for (int depth = 0; depth < DEPTHS; depth++) {
             Left a;
             RightPair<Operand> b;

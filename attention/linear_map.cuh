@@ -310,8 +310,7 @@ __device__ static inline void gather_columns(float *dx, const floatX *x, LinearP
             to_left(a, y[0], y[1]);
             const float4 *packed = omega.y + ((size_t)piece * (Tile::WIDTH / 8) + octet0) * 32 + tile_lane();
 #pragma unroll
-            for (int octet = 0; octet < OCTETS; octet++)
-                multiply_add_packed<true>(sums[octet], a, packed[octet * 32]);
+            for (int octet = 0; octet < OCTETS; octet++) multiply_add_packed<true>(sums[octet], a, packed[octet * 32]);
         }
         if (!d_projections) continue;
         for (int half = 0; half < 2; half++)
@@ -350,14 +349,15 @@ __device__ static inline void gather_gradient(float *dx, const floatX *x, Linear
 template <typename Tile, typename Slope>
 __device__ static inline void project_gradient(float *dx, const floatX *x, LinearProjection omega, int from, int to,
                                                Slope slope) {
-    gather_gradient<Tile>(dx, x, omega, from, to, NULL, NULL, [&](SumFragment (&dy)[2], int row, int piece, bool is_first) {
-        SumFragment y[1][2];
-        project_piece<Tile>(y, x + row_tile_of_warp<Tile>() * 16 * Tile::X_STRIDE, omega, piece);
+    gather_gradient<Tile>(
+        dx, x, omega, from, to, NULL, NULL, [&](SumFragment(&dy)[2], int row, int piece, bool is_first) {
+            SumFragment y[1][2];
+            project_piece<Tile>(y, x + row_tile_of_warp<Tile>() * 16 * Tile::X_STRIDE, omega, piece);
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            dy[i / 4].x[i % 4] =
-                slope(row + i % 4 / 2 * 8, piece * 16 + i / 4 * 8 + sum_column(i % 4), y[0][i / 4].x[i % 4], is_first);
-    });
+            for (int i = 0; i < 8; i++)
+                dy[i / 4].x[i % 4] = slope(row + i % 4 / 2 * 8, piece * 16 + i / 4 * 8 + sum_column(i % 4),
+                                           y[0][i / 4].x[i % 4], is_first);
+        });
 }
 
 #endif

@@ -194,8 +194,8 @@ static void measure_keys(const Map &map, WalkPass *pass, const LinearPlan &plan,
         select_slice(pass, slice_at<Map, WIDTH>(map, plan, 0), 0, plan.count);
         pass->layout = shared_layout<Walk>(SUM_KEYS, pass->slice, map.shape.scratch, Map::IS_PRODUCT);
         int shared = pass->layout.total;
-        cuda_check(cudaFuncSetAttribute(measure_keys_kernel<Map, WIDTH>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        shared));
+        cuda_check(
+            cudaFuncSetAttribute(measure_keys_kernel<Map, WIDTH>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
         measure_keys_kernel<Map, WIDTH>
             <<<walk_grid(*pass, plan.tasks), Walk::Tile::THREADS, shared, stream>>>(to, map, *pass);
         launch_check();

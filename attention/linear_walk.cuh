@@ -56,16 +56,14 @@ template <typename Map, int WIDTH_> struct LinearWalk {
     typedef typename std::conditional<Map::IS_SIGNED, float, floatX>::type Operand;
     typedef LinearTile<WIDTH_, Operand, Map::IS_NARROW> Tile;
     static constexpr int WIDTH = WIDTH_, ROWS = Tile::ROWS, WARPS = Tile::WARPS, PARTS = Tile::PARTS;
-    // Blocks of features: as many as registers hold. Operands of floats are split as they are multiplied, which takes
-    // registers too.
-    static constexpr int BLOCKS = Map::IS_PRODUCT && !Map::OUTER_IS_FIXED && WIDTH < 128 ? (Map::IS_SIGNED ? 2 : 3) : 1;
+    static constexpr int BLOCKS = Map::IS_PRODUCT && !Map::OUTER_IS_FIXED && WIDTH < 128 ? 3 : 1; // of features
     static constexpr int BLOCK_OCTETS = 2 * WARPS, MOST_OCTETS = BLOCKS * BLOCK_OCTETS;
     static constexpr int COLUMNS = WIDTH + 8, COLUMN_OCTETS = COLUMNS / 8; // of a state in memory and in registers
     static constexpr int EXTENDED = WIDTH + 16, EXTENDED_STRIDE = tile_stride<Operand, EXTENDED>; // in shared memory
     static constexpr int OWN_OCTETS = (COLUMN_OCTETS + PARTS - 1) / PARTS; // of columns, of a warp's results
     static constexpr int OWN_FEATURES = BLOCK_OCTETS / PARTS;              // octets of a block whose gradients it has
     static constexpr int INNER_STEP = PARTS > 2 ? 8 * PARTS : 16; // inner features of a product are rounded up to
-    static constexpr bool HAS_PAIRS = sizeof(Operand) == 2; // octets of columns are loaded two at a time
+    static constexpr bool HAS_PAIRS = sizeof(Operand) == 2;       // octets of columns are loaded two at a time
     // Octet number i of the columns of a part's results; the last may be beyond COLUMN_OCTETS.
     static __device__ int own_octet(int part, int i) {
         return HAS_PAIRS ? (part + i / 2 * PARTS) * 2 + i % 2 : part + i * PARTS;

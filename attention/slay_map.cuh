@@ -142,7 +142,8 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
                 if constexpr (IS_PRODUCT)
                     to.set_outer(row + 8 * i, f - place.first_outer, feature);
                 else
-                    to.set_inner(row + 8 * i, f - place.first_inner, feature * square_of(y[2 * i + k], y[2 * i + 1 - k]));
+                    to.set_inner(row + 8 * i, f - place.first_inner,
+                                 feature * square_of(y[2 * i + k], y[2 * i + 1 - k]));
             }
         }
     }
@@ -180,7 +181,8 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
             SlayExponent at = exponent_of(place, f);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float own = y[2 * i + k], neighbour = y[2 * i + 1 - k], exponent = (is_anchor ? neighbour : own) - at.shift;
+                float own = y[2 * i + k], neighbour = y[2 * i + 1 - k],
+                      exponent = (is_anchor ? neighbour : own) - at.shift;
                 float inside = fabsf(exponent) <= EXPONENT_MAX ? 1.0f : 0.0f;
                 float slope = is_anchor ? 2 * own : inside * square_of(own, neighbour);
                 if (slay.fusion == FUSION_HADAMARD) slope += 2 * own;
@@ -358,7 +360,8 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
                                                     if (!IS_PRODUCT || e < slay.RM)
                                                         set_exponentials<Tile>(to, row, e, unit, place);
                                                     else if (e >= slay.polynomial)
-                                                        set_polynomials<Tile>(to, row, e - slay.polynomial, unit, place);
+                                                        set_polynomials<Tile>(to, row, e - slay.polynomial, unit,
+                                                                              place);
                                                 });
                              });
         if (!IS_SIGNED || !slay.mixed) return;
