@@ -13,16 +13,15 @@ struct CosformerMap {
     }
     template <typename Tile>
     __device__ void features(LinearFactors<Tile> to, const floatX *x, LinearPlace place) const {
-        const float quarter_turn = 1.57079632679489661923f;
         for_each_number<Tile>(place.inners, [&](int row, int c) {
             float at = to_float(x[row * Tile::X_STRIDE + place.first_inner + c]);
             float positive = at > LINEAR_FEATURE_MAX ? LINEAR_FEATURE_MAX : at;
             to.set_inner(row, c, at <= 0 ? 0.0f : positive); // NaN stays NaN
         });
         for (int i = threadIdx.x; i < Tile::ROWS * place.outers; i += Tile::THREADS) {
-            float angle = quarter_turn * (float)(place.position + i % Tile::ROWS) / horizon;
+            float half_turns = 0.5f * (float)(place.position + i % Tile::ROWS) / horizon;
             int e = i / Tile::ROWS;
-            to.set_outer(i % Tile::ROWS, e, place.first_outer + e ? sinf(angle) : cosf(angle));
+            to.set_outer(i % Tile::ROWS, e, place.first_outer + e ? sinpif(half_turns) : cospif(half_turns));
         }
     }
     template <typename Tile>

@@ -35,7 +35,7 @@ struct FavorReluMap : FavorProjection {
     template <typename Tile>
     __device__ void features(LinearFactors<Tile> to, const floatX *x, LinearPlace place) const {
         project_rows<Tile>(x, projection_of<Tile>(place), first_piece(place), end_piece(place),
-                           [&](int row, int m, float y, float) {
+                           [&](int row, int m, float y) {
                                float positive = y > LINEAR_FEATURE_MAX ? LINEAR_FEATURE_MAX : y;
                                int p = in_slice(place, m);
                                if (p >= 0) to.set_inner(row, p, y <= 0 ? 0.0f : positive); // NaN stays NaN
@@ -45,8 +45,8 @@ struct FavorReluMap : FavorProjection {
     template <typename Tile>
     __device__ void gradient(float *dx, LinearGradients<Tile> d, LinearFactors<Tile>, const floatX *x,
                              LinearPlace place) const {
-        project_gradient<Tile>(dx, x, projection_of<Tile>(place), first_piece(place), end_piece(place), NULL, NULL,
-                               [&](int row, int m, float y, float) {
+        project_gradient<Tile>(dx, x, projection_of<Tile>(place), first_piece(place), end_piece(place),
+                               [&](int row, int m, float y, bool) {
                                    int p = in_slice(place, m);
                                    return p < 0 || y <= 0 ? 0.0f : d.inner_at(row, p); // NaN keeps its gradient
                                });
@@ -107,7 +107,7 @@ struct FavorExpMap : FavorProjection {
         float *value = largest_at<Tile>(place);
         int *index = index_at<Tile>(place), M = shape.inners, part = part_of_warp<Tile>();
         Largest upper = {-INFINITY, M}, lower = {-INFINITY, M}; // of the lane's two rows
-        project_rows<Tile>(x, projection_of<Tile>(place), 0, (M + 15) / 16, [&](int row, int m, float y, float) {
+        project_rows<Tile>(x, projection_of<Tile>(place), 0, (M + 15) / 16, [&](int row, int m, float y) {
             Largest found = {m < M ? y : -INFINITY, m};
             if (row % 16 < 8)
                 upper = larger(upper, found);
@@ -140,7 +140,7 @@ struct FavorExpMap : FavorProjection {
         for (int row = threadIdx.x; row < Tile::ROWS; row += Tile::THREADS)
             to.log_scale[row] = largest[row] - squares[row] * per_square / 2;
         project_rows<Tile>(x, projection_of<Tile>(place), first_piece(place), end_piece(place),
-                           [&](int row, int m, float y, float) {
+                           [&](int row, int m, float y) {
                                int p = in_slice(place, m);
                                if (p >= 0) to.set_inner(row, p, coefficient * expf(y - largest[row]));
                            });
@@ -152,16 +152,13 @@ struct FavorExpMap : FavorProjection {
         float *largest = largest_at<Tile>(place), *total = sums_at<Tile>(place), upper = 0, lower = 0;
         const int *index = index_at<Tile>(place);
         find_largest<Tile>(x, place);
-        project_gradient<Tile>(dx, x, projection_of<Tile>(place), first_piece(place), end_piece(place), NULL, NULL,
-                               [&](int row, int m, float y, float) {
+        project_gradient<Tile>(dx, x, projection_of<Tile>(place), first_piece(place), end_piece(place),
+                               [&](int row, int m, float y, bool is_first) {
                                    int p = in_slice(place, m);
                                    if (p < 0) return 0.0f;
                                    float dy = d.inner_at(row, p) * coefficient * expf(y - largest[row]) +
                                               (m == index[row] ? d.log_scale[row] : 0.0f);
-                                   if (row % 16 < 8)
-                                       upper += dy;
-                                   else
-                                       lower += dy;
+                                   if (is_first) (row % 16 < 8 ? upper : lower) += dy;
                                    return dy;
                                });
         for (int turn = 0; turn < Tile::PARTS; turn++) { // one part after the other: in a fixed order

@@ -18,10 +18,11 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     typedef LeftFragment<Operand> Left;
     static constexpr int ROWS = Walk::ROWS, STRIDE = Walk::EXTENDED_STRIDE, DEPTHS = Walk::EXTENDED / 16;
     static constexpr bool KEEPS_ROWS = has_gradient(MODE) && sizeof(Operand) == 2; // floats take too many registers
+    static constexpr int UNROLLED = sizeof(Operand) == 2 ? DEPTHS : 1;
 
     const Map &map;
     const WalkPass &pass;
-    SharedLayout layout;
+    const SharedLayout &layout;
     floatX *x[2];
     Operand *extended[2], *state_tile;
     LinearFactors<Tile> factors[2];
@@ -34,14 +35,14 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     float log_decay, keep; // the state's factor from chunk to chunk
     double *warp_sums;     // (WARPS, 2) in place of a chunk's numbers, when they have done their work
     SumFragment state[Walk::BLOCKS][Walk::COLUMN_OCTETS];
-    SumFragment results[Walk::OWN_OCTETS];  // this warp's octets of columns: part, part + PARTS, ...
+    SumFragment results[Walk::OWN_OCTETS];  // this warp's octets of columns, own_octet
     Left own_rows[KEEPS_ROWS ? DEPTHS : 1]; // this warp's extended rows, for gradients
     SumFragment d_phi[Walk::OWN_FEATURES];  // maps that are no product: this warp's octets of features
     SumFragment d_single;                   // products with one octet of inner features: its gradient
     float flow[2], near;                    // for a learned decay: <phi, d_phi> of this lane's rows, and of pairs
 
-    __device__ Walker(const Map &map_, const WalkPass &pass_, char *shared) : map(map_), pass(pass_) {
-        layout = shared_layout<Walk>(MODE, pass.slice, map.shape.scratch, Map::IS_PRODUCT);
+    __device__ Walker(const Map &map_, const WalkPass &pass_, char *shared)
+        : map(map_), pass(pass_), layout(pass_.layout) {
         float *at = (float *)(shared + layout.numbers);
 #pragma unroll
         for (int side = 0; side < 2; side++) {
@@ -219,7 +220,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 
     __device__ float *state_at(float *states, int block, int octet) const {
         size_t features = (size_t)round_up_to(pass.slice.octets, 2) * 8;
-        size_t feature = (size_t)(block * Walk::BLOCK_OCTETS + 2 * linear_warp()) * 8;
+        size_t feature = (size_t)(block * Walk::BLOCK_OCTETS + opaque((int)threadIdx.x) / 32 * 2) * 8;
         return states + (block_number() * features + feature) * Walk::COLUMNS + octet * 8;
     }
     __device__ bool has_block(int block) const {
@@ -253,22 +254,50 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             store_sums(to + octet * 8, STRIDE, state[block][octet]);
         store_sums(to + Walk::COLUMNS, STRIDE, SumFragment{});
     }
-    // COUNT blocks from FIRST on take in 16 of the chunk's others; an operand of extended rows serves all of them.
-    template <int FIRST, int COUNT> __device__ void update_blocks(int row) {
-        Left a[COUNT];
+    // Where there is one octet of inner features: phi's octets are that one times one outer feature after the other.
+    __device__ bool is_single() const {
+        return Map::IS_PRODUCT && pass.slice.inner_octets == 1;
+    }
+    // phi^T of 16 of the chunk's others, this warp's features of COUNT blocks from FIRST on.
+    template <int FIRST, int COUNT> __device__ void load_own_phi(Left (&a)[COUNT], int row) {
+        const float *weight = numbers.weight[THE_OTHERS] + row;
+        if (is_single()) {
+            RightFragment<Operand> b;
+            load_right(b, factors[THE_OTHERS].inner + row * layout.inner_stride, layout.inner_stride);
+            if (fades) weigh_columns(b, weight);
+            const Operand *outer = factors[THE_OTHERS].outer + 2 * linear_warp() * Tile::OUTER_STRIDE + row;
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const Operand *at = outer + (FIRST + i) * Walk::BLOCK_OCTETS * Tile::OUTER_STRIDE;
+                set_product_transposed<0>(a[i], b, at);
+                set_product_transposed<1>(a[i], b, at + Tile::OUTER_STRIDE);
+            }
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             OctetPlace place0 = octet_place((FIRST + i) * Walk::BLOCK_OCTETS + 2 * linear_warp(), pass.slice);
             load_phi_transposed<Map::IS_PRODUCT>(a[i], factors[THE_OTHERS], row, place0,
                                                  next_octet(place0, pass.slice));
-            if (fades) weigh_columns(a[i], numbers.weight[THE_OTHERS] + row);
+            if (fades) weigh_columns(a[i], weight);
         }
+    }
+    // COUNT blocks from FIRST on take in 16 of the chunk's others; an operand of extended rows serves all of them.
+    template <int FIRST, int COUNT> __device__ void update_blocks(int row) {
+        const Operand *right = extended[THE_OTHERS] + row * STRIDE;
+        Left a[COUNT];
+        load_own_phi<FIRST>(a, row);
 #pragma unroll
-        for (int octet = 0; octet < Walk::COLUMN_OCTETS; octet++) {
-            RightFragment<Operand> b;
-            load_right(b, extended[THE_OTHERS] + row * STRIDE + octet * 8, STRIDE);
+        for (int octet = 0; octet < Walk::COLUMN_OCTETS; octet += 2) {
+            RightPair<Operand> b;
+            if (octet + 1 < Walk::COLUMN_OCTETS)
+                load_right(b, right + octet * 8, STRIDE);
+            else
+                load_right(b.half[0], right + octet * 8, STRIDE);
 #pragma unroll
-            for (int i = 0; i < COUNT; i++) multiply_add(state[FIRST + i][octet], a[i], b);
+            for (int i = 0; i < 2 * COUNT; i++)
+                if (octet + i % 2 < Walk::COLUMN_OCTETS)
+                    multiply_add(state[FIRST + i / 2][octet + i % 2], a[i / 2], b.half[i % 2]);
         }
     }
     template <int BLOCK> __device__ void update_block_by_block(int row) {
@@ -302,6 +331,9 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     __device__ void add_from_state(int block) {
         int from = block * Walk::BLOCK_OCTETS, to = min(from + Walk::BLOCK_OCTETS, pass.slice.octets);
         if (from >= to) return;
+        if constexpr (Map::IS_PRODUCT) {
+            if (is_single()) return add_from_single(from, to);
+        }
         OctetPlace place0 = octet_place(from, pass.slice);
 #pragma unroll 1
         for (int octet = from; octet < to; octet += 2) {
@@ -313,14 +345,38 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             add_to_results(a, state_tile + (octet - from) * 8 * STRIDE);
         }
     }
+    __device__ void add_from_single(int from, int to) {
+        const Operand *outer = factors[THE_ROWS].outer + from * Tile::OUTER_STRIDE + first_row(), *right = state_tile;
+        InnerOctet<Operand> inner;
+        load_octet(inner, factors[THE_ROWS].inner + first_row() * layout.inner_stride, layout.inner_stride);
+        if (fades) weigh_rows(inner, numbers.weight[THE_ROWS] + first_row());
+#pragma unroll 2
+        for (int octet = from; octet < to; octet += 2, outer += 2 * Tile::OUTER_STRIDE, right += 16 * STRIDE) {
+            Left a;
+            set_product<0>(a, inner, outer);
+            set_product<1>(a, inner, outer + Tile::OUTER_STRIDE);
+            add_to_results(a, right);
+        }
+    }
     // results += a right, 16 extended rows
     __device__ void add_to_results(const Left &a, const Operand *right) {
+        int part = part_of_warp<Tile>();
 #pragma unroll
         for (int i = 0; i < Walk::OWN_OCTETS; i++) {
-            int column = part_of_warp<Tile>() + i * Walk::PARTS;
-            if (column >= Walk::COLUMN_OCTETS) continue;
+            int octet = Walk::own_octet(part, i);
+            if (octet >= Walk::COLUMN_OCTETS) continue;
+            if constexpr (Walk::HAS_PAIRS) {
+                if (i % 2) continue;
+                if (i + 1 < Walk::OWN_OCTETS) {
+                    RightPair<Operand> b;
+                    load_right(b, right + octet * 8, STRIDE);
+                    multiply_add(results[i], a, b.half[0]);
+                    multiply_add(results[i + 1], a, b.half[1]);
+                    continue;
+                }
+            }
             RightFragment<Operand> b;
-            load_right(b, right + column * 8, STRIDE);
+            load_right(b, right + octet * 8, STRIDE);
             multiply_add(results[i], a, b);
         }
     }
@@ -335,21 +391,25 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     // (extended rows) S^T for one octet of features (16, 8)
     __device__ SumFragment octet_gradient(int octet) {
         SumFragment sums = {};
-#pragma unroll
+#pragma unroll UNROLLED
         for (int depth = 0; depth < DEPTHS; depth++) {
             RightFragment<Operand> b;
             load_right_transposed(b, state_tile + octet * 8 * STRIDE + depth * 16, STRIDE);
             multiply_add(sums, extended_left(depth), b);
         }
+        weigh_sums(sums);
+        return sums;
+    }
+    __device__ void weigh_sums(SumFragment &sums) const {
         if (fades)
 #pragma unroll
             for (int k = 0; k < 4; k++) sums.x[k] *= numbers.weight[THE_ROWS][first_row() + sum_row(k)];
-        return sums;
     }
     // What reaches the features of the rows through a block of the state.
     __device__ void add_gradient_from_state(int block) {
         int from = block * Walk::BLOCK_OCTETS, to = min(Walk::BLOCK_OCTETS, pass.slice.octets - from);
         if constexpr (Map::IS_PRODUCT) {
+            if (is_single()) return contract_single(from, to);
 #pragma unroll 1
             for (int octet = part_of_warp<Tile>(); octet < to; octet += Walk::PARTS)
                 contract(octet_gradient(octet), octet_place(from + octet, pass.slice));
@@ -370,12 +430,11 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
                     sums.x[k] * factors[THE_ROWS].inner_at(first_row() + sum_row(k), at.inner + sum_column(k));
         }
     }
-    // The gradients of both factors. Octets are shared out so that no two warps have the same inner features of a row,
-    // or, where there is one octet of them, the same outer feature; of the other factor every part has a copy.
+    // The gradients of both factors. Octets are shared out so that no two warps have the same inner features of a row;
+    // of the outer ones every part has a copy.
     __device__ void contract(const SumFragment &sums, OctetPlace at) {
-        bool is_single = pass.slice.inner_octets == 1;
         int part = part_of_warp<Tile>(), outers = round_up_to(pass.slice.outers, 16);
-        float *d_outer = d.outer + ((is_single ? 0 : part * outers) + at.outer) * Tile::D_OUTER_STRIDE;
+        float *d_outer = d.outer + (part * outers + at.outer) * Tile::D_OUTER_STRIDE;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int row = first_row() + sum_row(2 * half), column = at.inner + sum_column(0);
@@ -384,16 +443,51 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             for (int k = 0; k < 2; k++) {
                 float number = sums.x[2 * half + k];
                 along += number * factors[THE_ROWS].inner_at(row, column + k);
-                if (is_single)
-                    d_single.x[2 * half + k] += number * outer;
-                else
-                    d.inner[row * d.inner_stride + column + k] += number * outer;
+                d.inner[row * d.inner_stride + column + k] += number * outer;
             }
             if (pass.d_log_decay) flow[half] += along * outer;
             if constexpr (!Map::OUTER_IS_FIXED) {
                 along = quad_sum(along);
                 if (tile_lane() % 4 == 0) d_outer[row] += along;
             }
+        }
+    }
+    // The same where there is one octet of inner features, two outer ones at a time: every part has other outer
+    // features, and the inner ones' gradients in d_single. (What rounds their number up is 0.)
+    __device__ void contract_single(int from, int to) {
+        float inner[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) inner[k] = factors[THE_ROWS].inner_at(first_row() + sum_row(k), sum_column(k));
+#pragma unroll 1
+        for (int octet = 2 * part_of_warp<Tile>(); octet < to; octet += 2 * Walk::PARTS) {
+            SumFragment sums[2] = {};
+#pragma unroll UNROLLED
+            for (int depth = 0; depth < DEPTHS; depth++) {
+                RightPair<Operand> b;
+                Left a = extended_left(depth);
+                load_right_transposed(b, state_tile + octet * 8 * STRIDE + depth * 16, STRIDE);
+#pragma unroll
+                for (int half = 0; half < 2; half++) multiply_add(sums[half], a, b.half[half]);
+            }
+            weigh_sums(sums[0]), weigh_sums(sums[1]);
+            contract_two(sums, inner, from + octet);
+        }
+    }
+    __device__ void contract_two(const SumFragment (&sums)[2], const float (&inner)[4], int e) {
+        const Operand *outer = factors[THE_ROWS].outer + e * Tile::OUTER_STRIDE + first_row() + tile_lane() / 4;
+        float along[4]; // of row 8 (i / 2) and outer feature i % 2
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *x = sums[i % 2].x + i / 2 * 2;
+            float feature = to_float(outer[i % 2 * Tile::OUTER_STRIDE + i / 2 * 8]);
+            along[i] = x[0] * inner[i / 2 * 2] + x[1] * inner[i / 2 * 2 + 1];
+            d_single.x[i / 2 * 2] += x[0] * feature, d_single.x[i / 2 * 2 + 1] += x[1] * feature;
+            if (pass.d_log_decay) flow[i / 2] += along[i] * feature;
+        }
+        if constexpr (!Map::OUTER_IS_FIXED) {
+            int mine = tile_lane() % 4;
+            d.outer[(e + mine % 2) * Tile::D_OUTER_STRIDE + first_row() + tile_lane() / 4 + mine / 2 * 8] +=
+                quad_sum(along);
         }
     }
 
@@ -431,7 +525,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     // slope (16, 16) = (extended rows) (extended others)^T
     __device__ void multiply_extended(SumFragment (&slope)[2], int other) {
         slope[0] = slope[1] = {};
-#pragma unroll
+#pragma unroll UNROLLED
         for (int depth = 0; depth < DEPTHS; depth++) {
             Left a;
             RightPair<Operand> b;
@@ -616,7 +710,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     template <typename Use> __device__ void for_each_result(Use use) {
 #pragma unroll
         for (int i = 0; i < 4 * Walk::OWN_OCTETS; i++) {
-            int octet = part_of_warp<Tile>() + i / 4 * Walk::PARTS, row = first_row() + sum_row(i % 4);
+            int octet = Walk::own_octet(part_of_warp<Tile>(), i / 4), row = first_row() + sum_row(i % 4);
             if (octet < Walk::COLUMN_OCTETS && row < present)
                 use(row, octet * 8 + sum_column(i % 4), results[i / 4].x[i % 4]);
         }

@@ -215,32 +215,56 @@ __device__ static inline void multiply_add_packed(SumFragment &sums, const LeftF
     multiply_add(sums, a, high);
 }
 
-// y (16 rows of the warp, 16 projections of `piece`) = x omega^T, as two fragments of sums
-template <typename Tile>
-__device__ static inline void project_piece(SumFragment (&y)[2], const floatX *x, LinearProjection omega, int piece) {
+// y (TILES times 16 rows, 16 projections of `piece`) = x omega^T, each as two fragments of sums
+template <typename Tile, int TILES>
+__device__ static inline void project_piece(SumFragment (&y)[TILES][2], const floatX *x, LinearProjection omega,
+                                            int piece) {
     constexpr int DEPTHS = Tile::WIDTH / 16;
-    y[0] = y[1] = {};
+    const float4 *packed = omega.x + (size_t)piece * 2 * DEPTHS * 32 + tile_lane();
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; i++) y[i / 2][i % 2] = {};
 #pragma unroll
     for (int depth = 0; depth < DEPTHS; depth++) {
-        LeftFragment<floatX> a;
-        load_left(a, x + row_tile_of_warp<Tile>() * 16 * Tile::X_STRIDE + depth * 16, Tile::X_STRIDE);
-        for (int half = 0; half < 2; half++)
-            multiply_add_packed<false>(y[half], a,
-                                       omega.x[((size_t)(2 * piece + half) * DEPTHS + depth) * 32 + tile_lane()]);
+        LeftFragment<floatX> a[TILES];
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++)
+            load_left(a[tile], x + tile * 16 * Tile::X_STRIDE + depth * 16, Tile::X_STRIDE);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float4 b = packed[(half * DEPTHS + depth) * 32];
+#pragma unroll
+            for (int tile = 0; tile < TILES; tile++) multiply_add_packed<false>(y[tile][half], a[tile], b);
+        }
     }
 }
 
-// Calls use(row, projection, y, neighbour) for every row of the tile and every projection of the pieces [from, to);
-// neighbour is the row's projection number `projection` ^ 1, which the same lane has.
+// Calls use(row, projection, y) for every row tile and every piece of [from, to): y[half].x[2 i + k] of a lane is what
+// row `row` + 8 i has of projection `projection` + 8 half + k. A warp projects two row tiles at once where there are
+// so many: what it loads of omega serves both.
+template <typename Tile, typename Use>
+__device__ static inline void project_pieces(const floatX *x, LinearProjection omega, int from, int to, Use use) {
+    constexpr int TILES = Tile::ROW_TILES % 2 ? 1 : 2, GROUPS = Tile::ROW_TILES / TILES;
+    int first_row = linear_warp() % GROUPS * TILES * 16;
+    for (int piece = from + linear_warp() / GROUPS; piece < to; piece += Tile::WARPS / GROUPS) {
+        SumFragment y[TILES][2];
+        project_piece<Tile>(y, x + first_row * Tile::X_STRIDE, omega, piece);
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++)
+            use(first_row + tile * 16 + sum_row(0), piece * 16 + sum_column(0), y[tile]);
+    }
+}
+
+// Calls use(row, projection, y) for every row of the tile and every projection of the pieces [from, to), those of a row
+// tile by the warps that have it.
 template <typename Tile, typename Use>
 __device__ static inline void project_rows(const floatX *x, LinearProjection omega, int from, int to, Use use) {
+    int first_row = row_tile_of_warp<Tile>() * 16;
     for (int piece = from + part_of_warp<Tile>(); piece < to; piece += Tile::PARTS) {
-        SumFragment y[2];
-        project_piece<Tile>(y, x, omega, piece);
+        SumFragment y[1][2];
+        project_piece<Tile>(y, x + first_row * Tile::X_STRIDE, omega, piece);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            use(row_tile_of_warp<Tile>() * 16 + sum_row(i % 4), piece * 16 + i / 4 * 8 + sum_column(i % 4),
-                y[i / 4].x[i % 4], y[i / 4].x[i % 4 ^ 1]);
+            use(first_row + sum_row(i % 4), piece * 16 + i / 4 * 8 + sum_column(i % 4), y[0][i / 4].x[i % 4]);
     }
 }
 
@@ -270,13 +294,10 @@ __device__ static inline void add_projection_gradient(float *d_omega, const floa
     }
 }
 
-// dx (ROWS, WIDTH) = dy omega, where slope(row, projection, y, neighbour) turns the projections y of the pieces
-// [from, to) into their gradients dy; it is called for each once, as by project_rows. Unless d_projections is NULL,
-// that of omega is added there, which takes dy_scratch floats of scratch per row, at `scratch`. Ends with a barrier.
-template <typename Tile, typename Slope>
-__device__ static inline void project_gradient(float *dx, const floatX *x, LinearProjection omega, int from, int to,
-                                               float *d_projections, float *scratch, Slope slope) {
-    constexpr int OCTETS = Tile::WIDTH / 8;
+// OCTETS octets of columns of what gather_gradient gives, from octet `octet0` on.
+template <typename Tile, int OCTETS, typename Slopes>
+__device__ static inline void gather_columns(float *dx, const floatX *x, LinearProjection omega, int from, int to,
+                                             float *d_projections, float *scratch, int octet0, Slopes slopes) {
     int row_tile = row_tile_of_warp<Tile>(), part = part_of_warp<Tile>();
     floatX *dy_tile = (floatX *)scratch;
     SumFragment sums[OCTETS] = {};
@@ -284,17 +305,12 @@ __device__ static inline void project_gradient(float *dx, const floatX *x, Linea
         int piece = first + part;
         SumFragment y[2] = {};
         if (piece < to) {
-            SumFragment projected[2];
-            project_piece<Tile>(projected, x, omega, piece);
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                y[i / 4].x[i % 4] = slope(row_tile * 16 + sum_row(i % 4), piece * 16 + i / 4 * 8 + sum_column(i % 4),
-                                          projected[i / 4].x[i % 4], projected[i / 4].x[i % 4 ^ 1]);
+            slopes(y, row_tile * 16 + sum_row(0), piece);
             LeftFragment<floatX> a;
             to_left(a, y[0], y[1]);
+            const float4 *packed = omega.y + ((size_t)piece * (Tile::WIDTH / 8) + octet0) * 32 + tile_lane();
 #pragma unroll
-            for (int octet = 0; octet < OCTETS; octet++)
-                multiply_add_packed<true>(sums[octet], a, omega.y[((size_t)piece * OCTETS + octet) * 32 + tile_lane()]);
+            for (int octet = 0; octet < OCTETS; octet++) multiply_add_packed<true>(sums[octet], a, packed[octet * 32]);
         }
         if (!d_projections) continue;
         for (int half = 0; half < 2; half++)
@@ -304,13 +320,44 @@ __device__ static inline void project_gradient(float *dx, const floatX *x, Linea
         __syncthreads();
     }
     for (int turn = 0; turn < Tile::PARTS; turn++) { // one part after the other: in a fixed order
+        float *at = dx + (row_tile * 16 + sum_row(0)) * Tile::DX_STRIDE + octet0 * 8 + sum_column(0);
 #pragma unroll
         for (int i = 0; i < 4 * OCTETS; i++) {
-            float *at = dx + (row_tile * 16 + sum_row(i % 4)) * Tile::DX_STRIDE + i / 4 * 8 + sum_column(i % 4);
-            if (turn == part) *at = (turn ? *at : 0.0f) + sums[i / 4].x[i % 4];
+            float *to_add = at + i % 4 / 2 * 8 * Tile::DX_STRIDE + i / 4 * 8 + i % 2;
+            if (turn == part) *to_add = (turn ? *to_add : 0.0f) + sums[i / 4].x[i % 4];
         }
         __syncthreads();
     }
+}
+
+// dx (ROWS, WIDTH) = dy omega over the pieces [from, to), where slopes(dy, row, piece, is_first) gives what reaches the
+// piece's projections, laid out as by project_pieces. Where registers are short, columns are gathered in two groups, and
+// slopes are asked for twice: is_first says for the first time. Unless d_projections is NULL, what reaches omega is
+// added there, which takes dy_scratch floats of scratch per row, at `scratch`. Ends with a barrier.
+template <typename Tile, typename Slopes>
+__device__ static inline void gather_gradient(float *dx, const floatX *x, LinearProjection omega, int from, int to,
+                                              float *d_projections, float *scratch, Slopes slopes) {
+    constexpr int GROUPS = Tile::WIDTH == 128 || sizeof(typename Tile::Operand) == 4 ? 2 : 1;
+#pragma unroll 1
+    for (int group = 0; group < GROUPS; group++)
+        gather_columns<Tile, Tile::WIDTH / 8 / GROUPS>(
+            dx, x, omega, from, to, group ? NULL : d_projections, scratch, group * (Tile::WIDTH / 8 / GROUPS),
+            [&](SumFragment(&dy)[2], int row, int piece) { slopes(dy, row, piece, group == 0); });
+}
+
+// The same where slope(row, projection, y, is_first) turns a projection y into its gradient.
+template <typename Tile, typename Slope>
+__device__ static inline void project_gradient(float *dx, const floatX *x, LinearProjection omega, int from, int to,
+                                               Slope slope) {
+    gather_gradient<Tile>(
+        dx, x, omega, from, to, NULL, NULL, [&](SumFragment(&dy)[2], int row, int piece, bool is_first) {
+            SumFragment y[1][2];
+            project_piece<Tile>(y, x + row_tile_of_warp<Tile>() * 16 * Tile::X_STRIDE, omega, piece);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                dy[i / 4].x[i % 4] = slope(row + i % 4 / 2 * 8, piece * 16 + i / 4 * 8 + sum_column(i % 4),
+                                           y[0][i / 4].x[i % 4], is_first);
+        });
 }
 
 #endif

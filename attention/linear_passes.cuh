@@ -29,7 +29,7 @@ static inline int device_attribute(cudaDeviceAttr attribute) {
 template <typename Map, int WIDTH> static bool slice_fits(const Map &map, LinearSlice slice, size_t shared) {
     typedef LinearWalk<Map, WIDTH> Walk;
     return slice.octets <= Walk::MOST_OCTETS &&
-           shared_layout<Walk>(KEY_GRADIENT, slice, map.shape.scratch, Map::IS_PRODUCT).total <= shared;
+           shared_layout<Walk>(KEY_GRADIENT, slice, map.shape.scratch, Map::IS_PRODUCT).total <= (int)shared;
 }
 
 // The largest slice that a block has room for, from the first features on.
@@ -135,11 +135,12 @@ static inline dim3 walk_grid(const WalkPass &pass, int tasks) {
 }
 
 template <typename Map, int WIDTH, WalkMode MODE>
-static void launch_walk(const Map &map, const WalkPass &pass, int tasks, cudaStream_t stream) {
+static void launch_walk(const Map &map, WalkPass pass, int tasks, cudaStream_t stream) {
     typedef LinearWalk<Map, WIDTH> Walk;
-    size_t shared = shared_layout<Walk>(MODE, pass.slice, map.shape.scratch, Map::IS_PRODUCT).total;
+    pass.layout = shared_layout<Walk>(MODE, pass.slice, map.shape.scratch, Map::IS_PRODUCT);
+    int shared = pass.layout.total;
     cuda_check(
-        cudaFuncSetAttribute(walk_kernel<Map, WIDTH, MODE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+        cudaFuncSetAttribute(walk_kernel<Map, WIDTH, MODE>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     walk_kernel<Map, WIDTH, MODE><<<walk_grid(pass, tasks), Walk::Tile::THREADS, shared, stream>>>(map, pass);
     launch_check();
 }
@@ -191,9 +192,10 @@ static void measure_keys(const Map &map, WalkPass *pass, const LinearPlan &plan,
     typedef LinearWalk<Map, WIDTH> Walk;
     if constexpr (Map::LOG_SCALED) {
         select_slice(pass, slice_at<Map, WIDTH>(map, plan, 0), 0, plan.count);
-        size_t shared = shared_layout<Walk>(SUM_KEYS, pass->slice, map.shape.scratch, Map::IS_PRODUCT).total;
-        cuda_check(cudaFuncSetAttribute(measure_keys_kernel<Map, WIDTH>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        (int)shared));
+        pass->layout = shared_layout<Walk>(SUM_KEYS, pass->slice, map.shape.scratch, Map::IS_PRODUCT);
+        int shared = pass->layout.total;
+        cuda_check(
+            cudaFuncSetAttribute(measure_keys_kernel<Map, WIDTH>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
         measure_keys_kernel<Map, WIDTH>
             <<<walk_grid(*pass, plan.tasks), Walk::Tile::THREADS, shared, stream>>>(to, map, *pass);
         launch_check();

@@ -63,6 +63,11 @@ template <typename Map, int WIDTH_> struct LinearWalk {
     static constexpr int OWN_OCTETS = (COLUMN_OCTETS + PARTS - 1) / PARTS; // of columns, of a warp's results
     static constexpr int OWN_FEATURES = BLOCK_OCTETS / PARTS;              // octets of a block whose gradients it has
     static constexpr int INNER_STEP = PARTS > 2 ? 8 * PARTS : 16; // inner features of a product are rounded up to
+    static constexpr bool HAS_PAIRS = sizeof(Operand) == 2;       // octets of columns are loaded two at a time
+    // Octet number i of the columns of a part's results; the last may be beyond COLUMN_OCTETS.
+    static __device__ int own_octet(int part, int i) {
+        return HAS_PAIRS ? (part + i / 2 * PARTS) * 2 + i % 2 : part + i * PARTS;
+    }
     static constexpr bool STAGES_RAW = sizeof(Operand) == sizeof(floatX); // rows become operands where they are
 };
 
@@ -71,15 +76,15 @@ __host__ __device__ static inline int slice_inners16(LinearSlice slice) {
     return round_up_to(slice.inner_octets * 8, 16);
 }
 
-typedef struct {                                  // offsets in bytes
-    size_t x[2], extended[2], outer[2], inner[2]; // of the rows and of the others
-    size_t state, d_outer, d_inner, numbers, scratch, total;
+typedef struct {                               // offsets in bytes
+    int x[2], extended[2], outer[2], inner[2]; // of the rows and of the others
+    int state, d_outer, d_inner, numbers, scratch, total;
     int inner_stride, d_inner_stride, d_outer_copies;
 } SharedLayout;
 
-static __host__ __device__ inline size_t take_shared(size_t *total, size_t bytes) {
-    size_t at = *total;
-    *total += (bytes + 15) / 16 * 16;
+static inline int take_shared(int *total, size_t bytes) {
+    int at = *total;
+    *total += (int)((bytes + 15) / 16 * 16);
     return at;
 }
 
@@ -88,12 +93,11 @@ enum { ROW_NUMBERS = 8 }; // floats that a row has in shared memory: Numbers, an
 // The gradients of a map that is no product take the place of the state and the others' features, when these have done
 // their work; those of the inputs that of the extended rows.
 template <typename Walk>
-__host__ __device__ static inline SharedLayout shared_layout(WalkMode mode, LinearSlice slice, int scratch,
-                                                             bool is_product) {
+static inline SharedLayout shared_layout(WalkMode mode, LinearSlice slice, int scratch, bool is_product) {
     typedef typename Walk::Tile Tile;
     constexpr size_t number = sizeof(typename Walk::Operand);
     SharedLayout layout = {};
-    size_t *total = &layout.total;
+    int *total = &layout.total;
     int inners = slice_inners16(slice), outers = is_product ? round_up_to(slice.outers, 16) : 0;
     layout.inner_stride = inners + 16 / (int)number;
     layout.d_inner_stride = slice.inner_octets * 8 + 4;
@@ -119,7 +123,7 @@ __host__ __device__ static inline SharedLayout shared_layout(WalkMode mode, Line
         layout.d_inner = take_shared(total, d_inner_bytes);
     } else if (has_gradient(mode)) {
         layout.d_inner = layout.state;
-        if (*total < layout.state + d_inner_bytes) *total = layout.state + d_inner_bytes;
+        if (*total < layout.state + (int)d_inner_bytes) *total = layout.state + (int)d_inner_bytes;
     }
     layout.numbers = take_shared(total, sizeof(float) * ROW_NUMBERS * Walk::ROWS);
     layout.scratch = take_shared(total, sizeof(float) * (size_t)scratch * Walk::ROWS);
@@ -148,6 +152,7 @@ typedef struct {
     int position;  // of its first row: when decoding, what came before
     int segments, segment_rows;
     LinearSlice slice;
+    SharedLayout layout; // on the host by launch_walk: what depends on sizes alone takes no registers here
     int is_first_slice, is_last_slice;
     const floatX *qkv, *dout, *out; // (B, T, 3C), (B, T, C)
     floatX *to;                     // out, or dqkv
@@ -201,41 +206,71 @@ __device__ static inline uint32_t same_two(__nv_bfloat16 x) {
     return bits;
 }
 
-// Rows of two factors multiplied, four neighbours of a lane: a half of a left operand for one octet of phi.
-template <int PLACE>
-__device__ static inline void set_product(LeftFragment<__nv_bfloat16> &a, const __nv_bfloat16 *inner, int stride,
-                                          const __nv_bfloat16 *outer) {
-    int lane = tile_lane(), row = lane / 4;
+// One octet of the inner features of 16 rows, and its products with outer features: halves of a left operand. A lane has
+// two neighbouring numbers of two rows.
+template <typename Operand> struct InnerOctet;
+template <> struct InnerOctet<__nv_bfloat16> { uint32_t x[2]; };
+template <> struct InnerOctet<float> { float x[4]; };
+
+__device__ static inline void load_octet(InnerOctet<__nv_bfloat16> &octet, const __nv_bfloat16 *inner, int stride) {
+    const __nv_bfloat16 *at = inner + tile_lane() / 4 * stride + 2 * (tile_lane() % 4);
+    octet.x[0] = two_of(at), octet.x[1] = two_of(at + 8 * stride);
+}
+__device__ static inline void load_octet(InnerOctet<float> &octet, const float *inner, int stride) {
+    const float *at = inner + tile_lane() / 4 * stride + 2 * (tile_lane() % 4);
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-        a.x[2 * PLACE + i] =
-            times(two_of(inner + (row + 8 * i) * stride + 2 * (lane % 4)), same_two(outer[row + 8 * i]));
+    for (int i = 0; i < 4; i++) octet.x[i] = at[i / 2 * 8 * stride + i % 2];
+}
+// Rows times their weights.
+__device__ static inline void weigh_rows(InnerOctet<__nv_bfloat16> &octet, const float *weight) {
+    const float *at = weight + tile_lane() / 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) octet.x[i] = times(octet.x[i], pack_bf16(at[8 * i], at[8 * i]));
+}
+__device__ static inline void weigh_rows(InnerOctet<float> &octet, const float *weight) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) octet.x[i] *= weight[tile_lane() / 4 + i / 2 * 8];
+}
+// `outer` is the outer feature of the rows.
+template <int PLACE>
+__device__ static inline void set_product(LeftFragment<__nv_bfloat16> &a, const InnerOctet<__nv_bfloat16> &octet,
+                                          const __nv_bfloat16 *outer) {
+    int row = tile_lane() / 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) a.x[2 * PLACE + i] = times(octet.x[i], same_two(outer[row + 8 * i]));
 }
 template <int PLACE>
-__device__ static inline void set_product(LeftFragment<float> &a, const float *inner, int stride, const float *outer) {
-    int lane = tile_lane(), row = lane / 4;
+__device__ static inline void set_product(LeftFragment<float> &a, const InnerOctet<float> &octet, const float *outer) {
+    int row = tile_lane() / 4;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        a.x[4 * PLACE + i] = inner[(row + i / 2 * 8) * stride + 2 * (lane % 4) + i % 2] * outer[row + i / 2 * 8];
+    for (int i = 0; i < 4; i++) a.x[4 * PLACE + i] = octet.x[i] * outer[row + i / 2 * 8];
 }
 
-// The same for the transpose: `inner` as a right operand has a lane's rows side by side.
+// The same for the transpose: inner features as a right operand, whose lanes have two neighbouring rows.
 template <int PLACE>
-__device__ static inline void set_product_transposed(LeftFragment<__nv_bfloat16> &a, const __nv_bfloat16 *inner,
-                                                     int stride, const __nv_bfloat16 *outer) {
-    RightFragment<__nv_bfloat16> b;
-    load_right(b, inner, stride);
+__device__ static inline void set_product_transposed(LeftFragment<__nv_bfloat16> &a,
+                                                     const RightFragment<__nv_bfloat16> &b,
+                                                     const __nv_bfloat16 *outer) {
 #pragma unroll
     for (int i = 0; i < 2; i++) a.x[PLACE + 2 * i] = times(b.x[i], two_of(outer + 2 * (tile_lane() % 4) + 8 * i));
 }
 template <int PLACE>
-__device__ static inline void set_product_transposed(LeftFragment<float> &a, const float *inner, int stride,
+__device__ static inline void set_product_transposed(LeftFragment<float> &a, const RightFragment<float> &b,
                                                      const float *outer) {
-    RightFragment<float> b;
-    load_right(b, inner, stride);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         a.x[2 * PLACE + i % 2 + i / 2 * 4] = b.x[i] * outer[2 * (tile_lane() % 4) + i % 2 + i / 2 * 8];
+}
+__device__ static inline void weigh_columns(RightFragment<__nv_bfloat16> &b, const float *weight) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float *at = weight + 2 * (tile_lane() % 4) + 8 * i;
+        b.x[i] = times(b.x[i], pack_bf16(at[0], at[1]));
+    }
+}
+__device__ static inline void weigh_columns(RightFragment<float> &b, const float *weight) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) b.x[i] *= weight[2 * (tile_lane() % 4) + i % 2 + i / 2 * 8];
 }
 
 // a's rows times their weights, and its columns
@@ -281,8 +316,11 @@ __device__ static inline void load_phi(LeftFragment<typename Tile::Operand> &a, 
                                        int row, OctetPlace first, OctetPlace second) {
     if constexpr (IS_PRODUCT) {
         const typename Tile::Operand *inner = factors.inner + row * factors.inner_stride, *outer = factors.outer + row;
-        set_product<0>(a, inner + first.inner, factors.inner_stride, outer + first.outer * Tile::OUTER_STRIDE);
-        set_product<1>(a, inner + second.inner, factors.inner_stride, outer + second.outer * Tile::OUTER_STRIDE);
+        InnerOctet<typename Tile::Operand> octet;
+        load_octet(octet, inner + first.inner, factors.inner_stride);
+        set_product<0>(a, octet, outer + first.outer * Tile::OUTER_STRIDE);
+        load_octet(octet, inner + second.inner, factors.inner_stride);
+        set_product<1>(a, octet, outer + second.outer * Tile::OUTER_STRIDE);
     } else {
         load_left(a, factors.inner + row * factors.inner_stride + first.inner, factors.inner_stride);
     }
@@ -295,10 +333,11 @@ __device__ static inline void load_phi_transposed(LeftFragment<typename Tile::Op
                                                   OctetPlace second) {
     if constexpr (IS_PRODUCT) {
         const typename Tile::Operand *inner = factors.inner + row * factors.inner_stride, *outer = factors.outer + row;
-        set_product_transposed<0>(a, inner + first.inner, factors.inner_stride,
-                                  outer + first.outer * Tile::OUTER_STRIDE);
-        set_product_transposed<1>(a, inner + second.inner, factors.inner_stride,
-                                  outer + second.outer * Tile::OUTER_STRIDE);
+        RightFragment<typename Tile::Operand> b;
+        load_right(b, inner + first.inner, factors.inner_stride);
+        set_product_transposed<0>(a, b, outer + first.outer * Tile::OUTER_STRIDE);
+        load_right(b, inner + second.inner, factors.inner_stride);
+        set_product_transposed<1>(a, b, outer + second.outer * Tile::OUTER_STRIDE);
     } else {
         load_left_transposed(a, factors.inner + row * factors.inner_stride + first.inner, factors.inner_stride);
     }

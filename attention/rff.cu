@@ -35,7 +35,7 @@ struct RffMap {
     __device__ void features(LinearFactors<Tile> to, const floatX *x, LinearPlace place) const {
         const float *b = bias + place.head * shape.inners;
         project_rows<Tile>(x, projection_of<Tile>(place), first_piece(place), end_piece(place),
-                           [&](int row, int m, float y, float) {
+                           [&](int row, int m, float y) {
                                if (has(place, m))
                                    to.set_inner(row, m - place.first_inner, coefficient * cospif(y + b[m]));
                            });
@@ -45,8 +45,8 @@ struct RffMap {
     __device__ void gradient(float *dx, LinearGradients<Tile> d, LinearFactors<Tile>, const floatX *x,
                              LinearPlace place) const {
         const float *b = bias + place.head * shape.inners;
-        project_gradient<Tile>(dx, x, projection_of<Tile>(place), first_piece(place), end_piece(place), NULL, NULL,
-                               [&](int row, int m, float y, float) {
+        project_gradient<Tile>(dx, x, projection_of<Tile>(place), first_piece(place), end_piece(place),
+                               [&](int row, int m, float y, bool) {
                                    if (!has(place, m)) return 0.0f;
                                    return d.inner_at(row, m - place.first_inner) * -coefficient * PI * sinpif(y + b[m]);
                                });

@@ -63,8 +63,8 @@ static inline SlayPacked slay_packed(const float *packed, const SlayShape *shape
     return at;
 }
 
-__device__ static inline float slay_clipped(float exponent) {
-    return exponent > EXPONENT_MAX ? EXPONENT_MAX : exponent < -EXPONENT_MAX ? -EXPONENT_MAX : exponent; // NaN stays
+__device__ static inline float slay_clipped(float exponent) { // NaN stays
+    return max_or_nan(min_or_nan(exponent, EXPONENT_MAX), -EXPONENT_MAX);
 }
 
 // The functions of struct AttentionGPU.

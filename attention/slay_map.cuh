@@ -113,10 +113,13 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
         }
     }
 
-    // ---- exponential features of a unit vector's projection y
+    // ---- features of a unit vector's projections. Of two rows, `row` and row + 8, and two neighbouring projections, e
+    // and e + 1: y[2 i + k] is that of row + 8 i and projection e + k.
 
     template <typename Tile> __device__ static float exponential(float exponent) {
-        return sizeof(typename Tile::Operand) == 2 ? __expf(slay_clipped(exponent)) : expf(slay_clipped(exponent));
+        const float log2_e = 1.44269504088896341f;
+        return sizeof(typename Tile::Operand) == 2 ? exp2_approximately(log2_e * slay_clipped(exponent))
+                                                   : expf(slay_clipped(exponent));
     }
 
     // For the maps that are no products: the feature's square is of another projection, or there is none.
@@ -125,61 +128,105 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
     }
 
     template <typename Tile>
-    __device__ void set_exponential(LinearFactors<Tile> &to, int row, int e, float y, float neighbour,
-                                    LinearPlace place) const {
-        int f = slay.fusion == FUSION_FLAT ? e / 2 : e;
-        bool is_wanted = IS_PRODUCT ? has_outer(place, f) : has_inner(place, f);
-        if (!is_wanted || (slay.fusion == FUSION_FLAT && e % 2)) return;
-        SlayExponent at = exponent_of(place, f);
-        float feature = at.coefficient * exponential<Tile>(y - at.shift);
-        if constexpr (IS_PRODUCT)
-            to.set_outer(row, f - place.first_outer, feature);
-        else
-            to.set_inner(row, f - place.first_inner, feature * square_of(y, neighbour));
-    }
-
-    // The gradient of a random projection, or of a flat anchor's.
-    template <typename Tile>
-    __device__ float exponential_slope(const LinearGradients<Tile> &d, int row, int e, float y, float neighbour,
-                                       LinearPlace place) const {
-        int f = slay.fusion == FUSION_FLAT ? e / 2 : e;
-        bool is_wanted = IS_PRODUCT ? has_outer(place, f) : has_inner(place, f),
-             is_anchor = slay.fusion == FUSION_FLAT && e % 2;
-        if (!is_wanted) return 0;
-        SlayExponent at = exponent_of(place, f);
-        float exponent = (is_anchor ? neighbour : y) - at.shift, feature = at.coefficient * exponential<Tile>(exponent);
-        float inside = fabsf(exponent) <= EXPONENT_MAX ? 1.0f : 0.0f;
-        if constexpr (IS_PRODUCT) return d.outer_at(row, f - place.first_outer) * inside * feature;
-        float slope = is_anchor ? 2 * y : inside * square_of(y, neighbour);
-        if (slay.fusion == FUSION_HADAMARD) slope += 2 * y;
-        return d.inner_at(row, f - place.first_inner) * slope * feature;
-    }
-
-    // ---- polynomial features of a unit vector's projection y, number i of the polynomial's
-
-    template <typename Tile>
-    __device__ void set_polynomial(LinearFactors<Tile> &to, int row, int i, float y, float neighbour,
-                                   LinearPlace place) const {
-        if (slay.mixed) {
-            if (i < slay.mixed)
-                mixed_at<Tile>(place)[row * slay_mixed_stride(&slay) + i] =
-                    slay.poly == POLY_NYSTROM ? slay.factor * y * y : y;
-            return;
+    __device__ void set_exponentials(LinearFactors<Tile> &to, int row, int e, const float (&y)[4],
+                                     LinearPlace place) const {
+        bool is_flat = !IS_PRODUCT && slay.fusion == FUSION_FLAT; // of two projections the second is the anchor's
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            int f = is_flat ? e / 2 : e + k;
+            if ((is_flat && k) || !(IS_PRODUCT ? has_outer(place, f) : has_inner(place, f))) continue;
+            SlayExponent at = exponent_of(place, f);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float feature = at.coefficient * exponential<Tile>(y[2 * i + k] - at.shift);
+                if constexpr (IS_PRODUCT)
+                    to.set_outer(row + 8 * i, f - place.first_outer, feature);
+                else
+                    to.set_inner(row + 8 * i, f - place.first_inner,
+                                 feature * square_of(y[2 * i + k], y[2 * i + 1 - k]));
+            }
         }
-        bool in_pairs = slay.poly == POLY_MACLAURIN;
-        int p = in_pairs ? i / 2 : i;
-        if (has_inner(place, p) && !(in_pairs && i % 2))
-            to.set_inner(row, p - place.first_inner, slay.factor * y * (in_pairs ? neighbour : y));
     }
 
+    // What reaches them. That of a product is the feature itself times its gradient, and none where the exponent was
+    // clipped. (In bf16 a feature that is rounded to the limit counts as clipped: exponents within 2^-8 of it.)
+    template <typename Tile>
+    __device__ void outer_slopes(float (&dy)[4], const LinearGradients<Tile> &d, const LinearFactors<Tile> &from,
+                                 int row, int e, LinearPlace place) const {
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            if (!has_outer(place, e + k)) continue;
+            int f = e + k - place.first_outer;
+            float coefficient = exponent_of(place, e + k).coefficient;
+            typedef typename Tile::Operand Operand;
+            float least = to_float(from_float<Operand>(coefficient * exponential<Tile>(-EXPONENT_MAX)));
+            float most = to_float(from_float<Operand>(coefficient * exponential<Tile>(EXPONENT_MAX)));
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float feature = from.outer_at(row + 8 * i, f);
+                bool is_clipped = feature <= least || feature >= most;
+                dy[2 * i + k] = is_clipped ? 0.0f : d.outer_at(row + 8 * i, f) * feature;
+            }
+        }
+    }
+    template <typename Tile>
+    __device__ void inner_slopes(float (&dy)[4], const LinearGradients<Tile> &d, int row, int e, const float (&y)[4],
+                                 LinearPlace place) const {
+        bool is_flat = slay.fusion == FUSION_FLAT;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            int f = is_flat ? e / 2 : e + k;
+            bool is_anchor = is_flat && k;
+            if (!has_inner(place, f)) continue;
+            SlayExponent at = exponent_of(place, f);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float own = y[2 * i + k], neighbour = y[2 * i + 1 - k],
+                      exponent = (is_anchor ? neighbour : own) - at.shift;
+                float inside = fabsf(exponent) <= EXPONENT_MAX ? 1.0f : 0.0f;
+                float slope = is_anchor ? 2 * own : inside * square_of(own, neighbour);
+                if (slay.fusion == FUSION_HADAMARD) slope += 2 * own;
+                dy[2 * i + k] = d.inner_at(row + 8 * i, f - place.first_inner) * slope * at.coefficient *
+                                exponential<Tile>(exponent);
+            }
+        }
+    }
+
+    // ---- the polynomial's, numbers n and n + 1 of its projections
+
+    template <typename Tile>
+    __device__ void set_polynomials(LinearFactors<Tile> &to, int row, int n, const float (&y)[4],
+                                    LinearPlace place) const {
+        bool in_pairs = IS_SIGNED && slay.poly == POLY_MACLAURIN;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int at = row + i / 2 * 8, p = in_pairs ? n / 2 : n + i % 2;
+            float number = y[i], neighbour = y[i ^ 1];
+            if (IS_SIGNED && slay.mixed) {
+                if (n + i % 2 < slay.mixed)
+                    mixed_at<Tile>(place)[at * slay_mixed_stride(&slay) + n + i % 2] =
+                        slay.poly == POLY_NYSTROM ? slay.factor * number * number : number;
+            } else if (has_inner(place, p) && !(in_pairs && i % 2)) {
+                to.set_inner(at, p - place.first_inner, slay.factor * number * (in_pairs ? neighbour : number));
+            }
+        }
+    }
+
+    template <typename Tile>
+    __device__ void polynomial_slopes(float (&dy)[4], const LinearGradients<Tile> &d, int row, int n,
+                                      const float (&y)[4], LinearPlace place) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            dy[i] = polynomial_slope<Tile>(d, row + i / 2 * 8, n + i % 2, y[i], y[i ^ 1], place);
+    }
     template <typename Tile>
     __device__ float polynomial_slope(const LinearGradients<Tile> &d, int row, int i, float y, float neighbour,
                                       LinearPlace place) const {
         const float *mixed = mixed_at<Tile>(place) + row * slay_mixed_stride(&slay);
-        if (slay.poly == POLY_NYSTROM) return i < slay.P ? 2 * slay.factor * y * mixed[i] : 0.0f;
-        if (slay.poly == POLY_TENSORSKETCH)
+        if (IS_SIGNED && slay.poly == POLY_NYSTROM) return i < slay.P ? 2 * slay.factor * y * mixed[i] : 0.0f;
+        if (IS_SIGNED && slay.poly == POLY_TENSORSKETCH)
             return i < 2 * slay.P ? slay.factor * correlation(d, row, i, mixed, place) : 0.0f;
-        bool in_pairs = slay.poly == POLY_MACLAURIN;
+        bool in_pairs = IS_SIGNED && slay.poly == POLY_MACLAURIN;
         int p = in_pairs ? i / 2 : i;
         if (!has_inner(place, p)) return 0;
         return slay.factor * d.inner_at(row, p - place.first_inner) * (in_pairs ? neighbour : 2 * y);
@@ -263,20 +310,60 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
 
     // ---- all of it
 
+    // Calls use(e, unit, half) for both pairs of neighbouring projections that a lane has of a piece, divided by the
+    // rows' lengths.
+    template <typename Use>
+    __device__ static void for_unit_pairs(const SumFragment (&y)[2], int projection, float inverse, float inverse8,
+                                          Use use) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float *x = y[half].x;
+            const float unit[4] = {x[0] * inverse, x[1] * inverse, x[2] * inverse8, x[3] * inverse8};
+            use(projection + 8 * half, unit, half);
+        }
+    }
+
+    // dy (16, 16): what reaches the projections of a piece, over the lengths. Only polynomials, and maps that are no
+    // products, need the projections themselves.
+    template <typename Tile>
+    __device__ void projection_slopes(SumFragment (&dy)[2], const LinearGradients<Tile> &d,
+                                      const LinearFactors<Tile> &from, const floatX *x, LinearProjection projection,
+                                      const float *inverse_norm, int row, int piece, LinearPlace place) const {
+        SumFragment y[1][2] = {};
+        float inverse[2] = {inverse_norm[row], inverse_norm[row + 8]};
+        if (!IS_PRODUCT || piece * 16 + 15 >= slay.polynomial)
+            project_piece<Tile>(y, x + row_tile_of_warp<Tile>() * 16 * Tile::X_STRIDE, projection, piece);
+        for_unit_pairs(y[0], piece * 16 + sum_column(0), inverse[0], inverse[1],
+                       [&](int e, const float(&unit)[4], int half) {
+                           float slope[4] = {};
+                           if (!IS_PRODUCT)
+                               inner_slopes<Tile>(slope, d, row, e, unit, place);
+                           else if (e < slay.RM)
+                               outer_slopes<Tile>(slope, d, from, row, e, place);
+                           else if (e >= slay.polynomial)
+                               polynomial_slopes<Tile>(slope, d, row, e - slay.polynomial, unit, place);
+#pragma unroll
+                           for (int i = 0; i < 4; i++)
+                               dy[half].x[i] = row + i / 2 * 8 < place.present ? slope[i] * inverse[i / 2] : 0.0f;
+                       });
+    }
+
     template <typename Tile>
     __device__ void features(LinearFactors<Tile> to, const floatX *x, LinearPlace place) const {
         float *inverse_norm = inverse_norms_at<Tile>(place);
         find_inverse_norms<Tile>(inverse_norm, x);
         __syncthreads();
-        project_rows<Tile>(x, projection_of<Tile>(place), first_piece(place), end_piece(place),
-                           [&](int row, int e, float y, float neighbour) {
-                               float inverse = inverse_norm[row];
-                               if (!IS_PRODUCT || e < slay.RM)
-                                   set_exponential<Tile>(to, row, e, y * inverse, neighbour * inverse, place);
-                               else if (e >= slay.polynomial)
-                                   set_polynomial<Tile>(to, row, e - slay.polynomial, y * inverse, neighbour * inverse,
-                                                        place);
-                           });
+        project_pieces<Tile>(x, projection_of<Tile>(place), first_piece(place), end_piece(place),
+                             [&](int row, int projection, const SumFragment(&y)[2]) {
+                                 for_unit_pairs(y, projection, inverse_norm[row], inverse_norm[row + 8],
+                                                [&](int e, const float(&unit)[4], int) {
+                                                    if (!IS_PRODUCT || e < slay.RM)
+                                                        set_exponentials<Tile>(to, row, e, unit, place);
+                                                    else if (e >= slay.polynomial)
+                                                        set_polynomials<Tile>(to, row, e - slay.polynomial, unit,
+                                                                              place);
+                                                });
+                             });
         if (!IS_SIGNED || !slay.mixed) return;
         clear_padding<Tile>(place);
         __syncthreads();
@@ -287,7 +374,7 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
     }
 
     template <typename Tile>
-    __device__ void gradient(float *dx, LinearGradients<Tile> d, LinearFactors<Tile>, const floatX *x,
+    __device__ void gradient(float *dx, LinearGradients<Tile> d, LinearFactors<Tile> from, const floatX *x,
                              LinearPlace place) const {
         float *inverse_norm = inverse_norms_at<Tile>(place);
         LinearProjection projection = projection_of<Tile>(place);
@@ -295,26 +382,18 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
         if (IS_SIGNED && slay.poly == POLY_NYSTROM) whiten_gradient<Tile>(d, place);
         __syncthreads();
         if (IS_SIGNED && slay.poly == POLY_TENSORSKETCH) {
-            project_rows<Tile>(
-                x, projection, slay.polynomial / 16, end_piece(place), [&](int row, int e, float y, float) {
-                    int i = e - slay.polynomial;
-                    if (i >= 0 && i < slay.mixed)
-                        mixed_at<Tile>(place)[row * slay_mixed_stride(&slay) + i] = y * inverse_norm[row];
-                });
+            project_rows<Tile>(x, projection, slay.polynomial / 16, end_piece(place), [&](int row, int e, float y) {
+                int i = e - slay.polynomial;
+                if (i >= 0 && i < slay.mixed)
+                    mixed_at<Tile>(place)[row * slay_mixed_stride(&slay) + i] = y * inverse_norm[row];
+            });
             __syncthreads();
         }
-        project_gradient<Tile>(dx, x, projection, first_piece(place), end_piece(place), place.d_projections,
-                               mixed_at<Tile>(place) + Tile::ROWS * slay_mixed_stride(&slay),
-                               [&](int row, int e, float y, float neighbour) {
-                                   float inverse = inverse_norm[row], dy = 0;
-                                   if (row >= place.present) return 0.0f;
-                                   if (!IS_PRODUCT || e < slay.RM)
-                                       dy = exponential_slope<Tile>(d, row, e, y * inverse, neighbour * inverse, place);
-                                   else if (e >= slay.polynomial)
-                                       dy = polynomial_slope<Tile>(d, row, e - slay.polynomial, y * inverse,
-                                                                   neighbour * inverse, place);
-                                   return dy * inverse;
-                               });
+        gather_gradient<Tile>(dx, x, projection, first_piece(place), end_piece(place), place.d_projections,
+                              mixed_at<Tile>(place) + Tile::ROWS * slay_mixed_stride(&slay),
+                              [&](SumFragment(&dy)[2], int row, int piece, bool) {
+                                  projection_slopes<Tile>(dy, d, from, x, projection, inverse_norm, row, piece, place);
+                              });
         normalise_gradient<Tile>(dx, x, inverse_norm);
     }
 };

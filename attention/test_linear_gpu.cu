@@ -750,7 +750,7 @@ static float column_outside(size_t k, float column) {
 }
 
 static float steeper(size_t, float omega) {
-    return 20 * omega;
+    return 21 * omega;
 }
 
 // Constants from a damaged file: columns of a sketch that it does not have are taken for column 0, as by the C twin.

@@ -174,6 +174,24 @@ static void rows_reduce(void) {
     check("rows", out, 1e-6);
 }
 
+// out (8,4): number t of the four lanes of every quad, summed up, by lane t
+__global__ void quads_kernel(float *out, const float *x) {
+    float four[4];
+    for (int i = 0; i < 4; i++) four[i] = x[threadIdx.x * 4 + i];
+    out[threadIdx.x] = quad_sum(four);
+}
+
+static void quads_share_out_their_sums(void) {
+    Sum x(32 * 4, 1), out(32);
+    for (int lane = 0; lane < 32; lane++) {
+        out.host[lane] = 0;
+        for (int of = lane / 4 * 4; of < lane / 4 * 4 + 4; of++) out.host[lane] += x.host[of * 4 + lane % 4];
+    }
+    quads_kernel<<<1, 32, 0, stream>>>(out.device, x.device);
+    launch_check();
+    check("sums of quads", out, 1e-6);
+}
+
 // Rows of 24 in tiles of 32, 5 of 16 present: the rest has to be zeros, whatever was there.
 enum { WIDTH = 32, HEAD = 24, PRESENT = 5 };
 template <typename Number> __global__ void stage_kernel(float *out, const Number *rows, int is_async) {
@@ -242,6 +260,7 @@ int main(void) {
     RUN(transposed_products_have_the_same_bits);
     RUN(sums_become_operands);
     RUN(rows_reduce);
+    RUN(quads_share_out_their_sums);
     RUN(rows_are_staged);
     RUN(single_numbers);
     return test_summary();

@@ -335,6 +335,15 @@ __device__ static inline float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+// Of four numbers of each lane: lane t of the quad gets the sum of number t.
+__device__ static inline float quad_sum(const float (&x)[4]) {
+    bool is_odd = threadIdx.x % 2, is_upper = threadIdx.x / 2 % 2;
+    float low = is_odd ? x[1] : x[0], high = is_odd ? x[3] : x[2];
+    low += __shfl_xor_sync(0xffffffffu, is_odd ? x[0] : x[1], 1);
+    high += __shfl_xor_sync(0xffffffffu, is_odd ? x[2] : x[3], 1);
+    return (is_upper ? high : low) + __shfl_xor_sync(0xffffffffu, is_upper ? low : high, 2);
+}
+
 // NaN is lost, as in fmaxf.
 __device__ static inline float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

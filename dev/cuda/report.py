@@ -22,6 +22,7 @@ BYTES_BUDGET = {"slay": 1.2e6, "elu": 1.2e6, "softmax": 0.6e6, "yat": 0.6e6}  # 
 LAUNCH_BUDGET = 12  # per layer and direction, B = 4 and 64
 # ---- what is aimed at; the page says which are met
 LEAST_TENSOR_SHARE = 0.5
+STEP_AIMS = ((1024, 0.9), (4096, 1.3))  # slay's step beside softmax's by cuDNN: T, how many times as fast
 PAPER_SECONDS = {16384: 4e-3, 131072: 30e-3}  # SLAY at embed 256, 8 heads, forward
 PAPER_BYTES = 600e6
 
@@ -172,7 +173,7 @@ def target_rows(evidence, steps):
             rows.append(("tensor cores' share of issue, %s %s, head 64, T=1024, sm_80" % (name, direction),
                          "at least %.0f %%" % (100 * LEAST_TENSOR_SHARE), percent(share and share[0]),
                          bool(share) and share[0] >= LEAST_TENSOR_SHARE, False))
-    for T, aim in ((1024, 0.9), (4096, 1.3)):
+    for T, aim in STEP_AIMS:
         ratio = sum(steps["A100", T, "softmax (cuDNN)"].values()) / sum(steps["A100", T, "slay"].values())
         rows.append(("slay's step beside softmax's by cuDNN, T=%d, A100 (estimate)" % T, "at least %.1fx as fast" % aim,
                      "%.2fx" % ratio, ratio >= aim, False))
@@ -194,6 +195,20 @@ def broken(rows):
 def target_table(out, rows):
     out += ["| target | aim | found | |", "|---|---|---|---|"]
     out += ["| %s | %s | %s | %s |" % (what, aim, found, "met" if met else "**not met**") for what, aim, found, met, _ in rows]
+
+
+def limits_of_step(evidence, steps):
+    """For each length at which slay's step is aimed at: what its attention may take, takes, and would take if tensor cores alone
+    held it up, in sentences."""
+    sentences = []
+    for T, aim in STEP_AIMS:
+        parts, softmax = steps["A100", T, "slay"], sum(steps["A100", T, "softmax (cuDNN)"].values())
+        rest = sum(parts.values()) - parts["attention"]
+        least = LAYERS * sum(step_model.tensor_seconds(works, "A100") for works in evidence.layers("slay", T, "A100"))
+        sentences.append("At T=%d the aim leaves %.0f ms for slay's attention of all layers, forward and backward; it takes %.0f ms, and would take "
+                         "%.0f ms (%.2fx cuDNN's step) if its kernels issued nothing but products, as they are." % (
+                             T, 1e3 * (softmax / aim - rest), 1e3 * parts["attention"], 1e3 * least, softmax / (rest + least)))
+    return " ".join(sentences)
 
 
 # ---- the step
@@ -389,7 +404,9 @@ def page_of(evidence):
     rows = target_rows(evidence, steps)
     out += ["## Targets (estimates)", ""]
     target_table(out, rows)
-    out += ["", "## A training step of GPT-2 124M (estimates)", ""]
+    out.append("")
+    prose(out, "Estimates, A100. " + limits_of_step(evidence, steps))
+    out += ["## A training step of GPT-2 124M (estimates)", ""]
     prose(out, "bf16, 65536 tokens a step in one micro-batch on one GPU (B=64 at T=1024, B=16 at T=4096), no exchange. Milliseconds; MFU as "
           "llm.c counts it, 6 operations per weight and softmax's, whatever the attention. " + anchor_line(steps))
     step_table(out, steps)

@@ -371,14 +371,25 @@ class Way:
 
 
 def distinct(ways):
-    """The longest of each kind; where there are too many kinds, the longest and the shortest of all."""
+    """The longest of each kind; where there are too many kinds, the longest and the shortest with the same products, and of the
+    others as many as there is room for, from the longest to the shortest at even steps."""
     best = {}
     for way in ways:
         key = (way.marks, way.mma)
         if key not in best or best[key].slots < way.slots:
             best[key] = way
     found = sorted(best.values(), key=lambda way: -way.slots)
-    return found if len(found) <= MOST_PATHS else found[:MOST_PATHS // 2] + found[-MOST_PATHS // 2:]
+    if len(found) <= MOST_PATHS:
+        return found
+    first, last = {}, {}
+    for i, way in enumerate(found):
+        first.setdefault(way.mma, i)
+        last[way.mma] = i
+    ends = sorted({*first.values(), *last.values()}, key=lambda i: -found[i].mma)[:MOST_PATHS]
+    between = [i for i in range(len(found)) if i not in ends]
+    room = MOST_PATHS - len(ends)
+    chosen = ends + [between[i * len(between) // room] for i in range(room)]
+    return [found[i] for i in sorted(chosen)]
 
 
 def marks_of(instructions):

@@ -110,6 +110,15 @@ def seconds_of(works, gpu):
     return sum(lowest_bound(work, gpu)[1] for work in works)
 
 
+def tensor_seconds(works, gpu):
+    """What would be left of seconds_of if nothing but tensor cores, or memory, held the kernels up."""
+    total = 0.0
+    for work in works:
+        limits = bounds(work, gpu)
+        total += max(limits.get("tensor", 0.0), limits["memory"]) + work.sums["launches"] * LAUNCH_SECONDS
+    return total
+
+
 def cudnn_seconds(gpu, T):
     """Of cuDNN's softmax in a step: 2 products forward and 5 backward for half of all pairs."""
     return LAYERS * 7 * T * WIDTH * STEP_TOKENS / CUDNN_RATE[gpu][T]

@@ -108,6 +108,15 @@ class SassTest(unittest.TestCase):
         self.assertEqual(sass.match(place, [((FILE, 20),), ((FILE, 20), (FILE, 101)), ((FILE, 20), (FILE, 300))]), ((FILE, 20), (FILE, 101)))
         self.assertIsNone(sass.match(place, [((FILE, 20), (FILE, 300)), ((FILE, 21),)]))
 
+    def test_of_many_ways_each_kind_of_product_keeps_its_ends(self):
+        ways = [sass.Way(i, frozenset([i]), mma=i % 3, slots=100 + i) for i in range(200)]
+        kept = sass.distinct(ways)
+        self.assertEqual(len(kept), sass.MOST_PATHS)
+        self.assertTrue({way.slots for way in ways[:3] + ways[-3:]} <= {way.slots for way in kept})
+        self.assertTrue(any(130 < way.slots < 270 for way in kept))
+        self.assertEqual(len(sass.distinct(ways[:10])), 10)
+        self.assertEqual([way.slots for way in sass.distinct([sass.Way(0, frozenset(), 1, 5), sass.Way(1, frozenset(), 1, 9)])], [9])
+
     def test_shapes_of_products(self):
         self.assertEqual(sass.multiply_adds("HMMA.16816.F32.BF16"), 16 * 8 * 16)
         self.assertEqual(sass.multiply_adds("HMMA.1688.F32.TF32"), 2 * 16 * 8 * 8)
@@ -186,6 +195,12 @@ class ModelTest(unittest.TestCase):
         self.assertEqual(limit, "issue")
         self.assertAlmostEqual(seconds, 1, places=3)
         self.assertAlmostEqual(step_model.tensor_share([busy], "80")[0], 0.3 / 0.85)
+
+    def test_what_tensor_cores_alone_would_take(self):
+        one = work(moved=1e3, launches=2, blocks=108 * 16)
+        one.units = {"80": {"issue": 9e9, "tensor": 3e9}}
+        issue, tensor = step_model.seconds_of([one], "A100"), step_model.tensor_seconds([one], "A100")
+        self.assertAlmostEqual((issue - 2 * hardware.LAUNCH_SECONDS) / (tensor - 2 * hardware.LAUNCH_SECONDS), 3)
 
     def test_few_blocks_leave_multiprocessors_idle(self):
         one = work(launches=1, blocks=54)

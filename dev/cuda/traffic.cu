@@ -134,7 +134,8 @@ static void run_gpt2(int layers, int T) {
     gpt2_free(&model);
 }
 
-// Dropout's, those of a bias and of a GELU that no product includes, and a bias gradient's second micro-batch.
+// Dropout's, those of a bias and of a GELU that no product includes, a bias gradient's second micro-batch, and the
+// embedding of a token that is decoded.
 static void run_optional(int T) {
     const int C = 768;
     size_t count = (size_t)T * C;
@@ -149,8 +150,11 @@ static void run_optional(int T) {
     gelu_backward(wide_out.device, wide.device, 4 * count, stream);
     add_kernel<<<blocks_for(4 * C, BLOCK), BLOCK, 0, stream>>>(total.device, part.device, 4 * C);
     launch_check();
+    Next *next = device_copy(std::vector<Next>{{1, 1}});
+    embedding_of_next_kernel<<<blocks_for(C, BLOCK), BLOCK, 0, stream>>>(out.device, next, x.device, x.device, C);
+    launch_check();
     cuda_check(cudaStreamSynchronize(stream));
-    cuda_check(cudaFree(key)), cuda_check(cudaFree(first));
+    cuda_check(cudaFree(key)), cuda_check(cudaFree(first)), cuda_check(cudaFree(next));
 }
 
 static void run_weights(int count) {

@@ -17,6 +17,7 @@ import glob
 import hashlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -285,15 +286,16 @@ def in_table(text):
     return text.replace('|', '\\|')
 
 
-def write_table(path, judged, equivalents, options):
+def write_table(path, judged, all_mutants, equivalents, options):
     """Kills by file and by what noticed them, and the survivors with their reasons."""
     kinds = sorted({mutant.kind for mutant, _ in judged})
     minutes = sum(entry['seconds'] for _, entry in judged) / 60
     with open(path, 'w') as file:
         file.write('# Do the tests notice a broken kernel?\n\n'
                    f'What `make test-mutants` found ([README.md](README.md) says what it does), with the tests {", ".join(options.test.split(","))} '
-                   f'in the builds {", ".join(options.builds.split(","))}; {minutes:.0f} minutes of CPU time for the mutants. '
-                   'The cells say how many were killed of how many.\n\n')
+                   f'in the builds {", ".join(options.builds.split(","))}; {minutes:.0f} minutes of CPU time for the mutants. ' +
+                   (f'A sample of {options.sample} of {all_mutants} mutants (`--sample {options.sample} --seed {options.seed}`), without those '
+                      'of floats. ' if options.sample else '') + 'The cells say how many were killed of how many.\n\n')
         file.write('| file | ' + ' | '.join(kinds) + ' | all | killed |\n|---' + '|---:' * (len(kinds) + 2) + '|\n')
         for name in sorted({mutant.path for mutant, _ in judged}) + ['all']:
             chosen = [(mutant, entry) for mutant, entry in judged if name in ('all', mutant.path)]
@@ -318,7 +320,7 @@ def count_text(judged):
     return f'{killed} / {len(judged)}' if judged else ''
 
 
-def report(judged, options):
+def report(judged, all_mutants, options):
     equivalents = read_equivalents()
     alive = [(mutant, entry) for mutant, entry in judged if entry['result'] != 'killed']
     unexplained = [(mutant, entry) for mutant, entry in alive if mutant.identity() not in equivalents]
@@ -327,7 +329,7 @@ def report(judged, options):
     wrong = set(equivalents) - {mutant.identity() for mutant, _ in alive}
     for identity in sorted(wrong & {mutant.identity() for mutant, _ in judged}):
         print(f'killed, but listed in {os.path.relpath(EQUIVALENT)}: {identity}')
-    write_table(options.table or os.path.join(options.build, 'mutants', 'table.md'), judged, equivalents, options)
+    write_table(options.table or os.path.join(options.build, 'mutants', 'table.md'), judged, all_mutants, equivalents, options)
     share = share_killed(judged)
     print(f'{len(judged)} mutants, {len(judged) - len(alive)} killed ({100 * share:.1f}%), {len(alive) - len(unexplained)} survivors explained, {len(unexplained)} not')
     return share >= WANTED_SHARE and not unexplained
@@ -341,6 +343,8 @@ def parse_arguments():
     parser.add_argument('--seconds', type=float, default=3, help='CPU time of the tests that a mutant gets in each build, and of the longest test')
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--only', default='', help='only mutants whose name contains this')
+    parser.add_argument('--sample', type=int, default=0, metavar='N', help='only N of them, drawn at random; the same ones for the same sources')
+    parser.add_argument('--seed', type=int, default=1, help='of the sample')
     parser.add_argument('--trust', action='store_true', help='what was killed before a change of the tests stays killed')
     parser.add_argument('--list', action='store_true', help='only list the mutants')
     parser.add_argument('--table', help='where to write the table, BUILD/mutants/table.md')
@@ -348,11 +352,19 @@ def parse_arguments():
     return parser.parse_args()
 
 
+def sample_of(mutants, options):
+    """The mutants to judge: all, or a sample that depends on the seed and the mutants alone."""
+    if not options.sample or options.sample >= len(mutants):
+        return mutants
+    return sorted(random.Random(options.seed).sample(mutants, options.sample), key=lambda mutant: mutant.number)
+
+
 def main():
     os.chdir(ROOT)
     options = parse_arguments()
     mutants = find_mutants(sorted(os.path.relpath(path) for path in options.files))
-    chosen = [mutant for mutant in mutants if options.only in mutant.identity()]
+    named = [mutant for mutant in mutants if options.only in mutant.identity()]
+    chosen = sample_of(named, options)
     if options.list:
         print('\n'.join(map(str, chosen)))
         return 0
@@ -371,7 +383,7 @@ def main():
         return mutant, entry
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        return 0 if report(list(pool.map(judged, chosen)), options) else 1
+        return 0 if report(list(pool.map(judged, chosen)), len(named), options) else 1
 
 
 if __name__ == '__main__':

@@ -13,7 +13,7 @@ import unittest
 import mutants
 
 SOURCE = 'dev/cuda_on_cpu/test_mutants.cu'
-OPTIONS = argparse.Namespace(seconds=10, jobs=2, trust=False, test='test_mutants', builds='check')
+OPTIONS = argparse.Namespace(seconds=10, jobs=2, trust=False, test='test_mutants', builds='check', sample=0, seed=1)
 OBJECTS = [os.path.abspath(path) for path in sys.argv[1:]]
 
 
@@ -82,10 +82,17 @@ class Mutants(unittest.TestCase):
         again = mutants.Judge(self.directory.name, {}, self.survey, OPTIONS)
         self.assertEqual([again.judge(mutant) for mutant, _ in self.entries], [entry for _, entry in self.entries])
 
+    def test_samples_depend_on_the_seed_alone(self):
+        def drawn(count, seed):
+            return mutants.sample_of(self.found, argparse.Namespace(sample=count, seed=seed))
+        self.assertEqual(drawn(5, 1), drawn(5, 1))
+        self.assertNotEqual(drawn(5, 1), drawn(5, 2))
+        self.assertEqual((len(set(drawn(5, 1))), drawn(0, 1), drawn(10 ** 6, 1)), (5, self.found, self.found))
+
     def test_table(self):
         path = os.path.join(self.directory.name, 'table.md')
         alive = [mutant for mutant, entry in self.entries if entry['result'] != 'killed']
-        mutants.write_table(path, self.entries, {alive[0].identity(): 'nothing follows'}, OPTIONS)
+        mutants.write_table(path, self.entries, len(self.entries), {alive[0].identity(): 'nothing follows'}, OPTIONS)
         with open(path) as file:
             text = file.read()
         self.assertIn('| all | ', text)
