@@ -46,7 +46,7 @@ TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.s
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)
 
-.PHONY: all check quickstart compare test test-programs run-tests test-interop bench clean help setup flags
+.PHONY: all check quickstart compare test test-programs run-tests test-interop bench clean help setup flags install uninstall
 all: $(PROGRAMS)
 
 # Objects depend on the flags that they were built with: other flags build them anew.
@@ -133,6 +133,14 @@ check:
 	    train_gpt2.c sample_gpt2.c test_gpt2.c dev/cuda/gpt2_twin.c $(wildcard dev/*.c dev/bench/*.c)) \
 	    $(patsubst %.c,$(BUILD)/double/%.o,$(filter %_gradient.c,$(TEST_SOURCES)) test_gpt2.c)
 
+# The programs are for this processor unless ARCH says otherwise (for packages: make ARCH=x86-64-v3, then install).
+PREFIX ?= /usr/local
+export DESTDIR
+install: all
+	@scripts/install.sh "$(PREFIX)"
+uninstall: all
+	@scripts/install.sh --remove "$(PREFIX)"
+
 clean:
 	rm -rf $(BUILD) $(PROGRAMS) $(PROGRAMS:%=%_cuda) $(PROGRAMS:%=%_cuda_fp32)
 help:
@@ -148,6 +156,7 @@ help:
 	@echo "make test-interop compare with tiktoken and transformers (makes its own Python environment)"
 	@echo "make bench        side-by-side benchmarks"
 	@echo "make cuda         the GPU programs (needs nvcc); make test-gpu bench-gpu cuda-report: docs/gpu.md"
+	@echo "make install      programs, man pages, shell completion (PREFIX=$(PREFIX), DESTDIR=); make uninstall"
 	@echo "make clean        remove what make built; data/ and runs/ stay"
 	@echo "variables         CC=clang  ARCH=x86-64-v3  OPT='-O1 -g'  EXTRA_CFLAGS=-fsanitize=address  V=1 (whole commands)"
 

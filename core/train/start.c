@@ -310,14 +310,15 @@ static void list_attentions(void) {
 // --help and --attention list end the program on all ranks, or on none.
 static void answer_questions(Training *training, int argc, char **argv) {
     Error error;
-    double asking = options_ask_for_help(argc, argv);
+    HelpFormat format = options_ask_for_help(argc, argv);
+    double asking = format != HELP_NONE;
     parallel_sum(&asking, 1);
     if (asking > 0 && asking < parallel_ranks()) {
         error_set(&error, "option --help: given to %.0f of %d ranks; ask without the others", asking, parallel_ranks());
         training_stop_together_if(-1, training, &error);
     }
     if (asking == 0) return;
-    options_help(&training->options, stdout);
+    options_help(&training->options, format, stdout);
     parallel_end();
     exit(0);
 }
