@@ -618,6 +618,14 @@ static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     return sum_losses(model->losses, N);
 }
 
+// logits (V) of what follows token `position` of the batch's only row; without dropout.
+static inline void gpt2_logits(real *logits, GPT2 *model, const MicroBatch *batch, int position) {
+    int C = model->config.C, V = model->config.V;
+    model->batch = *batch;
+    gpt2_hidden(model, 0);
+    matmul_nt(logits, model->acts.lnf + (size_t)position * (size_t)C, model->weights.wte, 1, V, C, 0);
+}
+
 // Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to
 // the last hidden state in back.dhidden and the head's share of dwte. Adds to the step's loss.
 static inline void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
@@ -904,6 +912,9 @@ int main(int argc, char **argv) {
             while (training_next_validation(&training, &batch)) loss += gpt2_evaluate(&model, &batch);
             training_end_validation(&training, loss);
         }
+        if (training_samples(&training))
+            for (; training_next_sample(&training, &batch); training_put_sample(&training))
+                gpt2_logits(training.logits, &model, &batch, training.sample_count - 1);
         if (training_rolls_back(&training)) {
             tensors = gpt2_to_host(&model, HOST_TO_FILL);
             training_roll_back(&training, &tensors);

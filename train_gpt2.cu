@@ -775,6 +775,20 @@ static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     return gpt2_state(model).loss;
 }
 
+// logits (V), in host memory, of what follows token `position` of the batch's only row; without dropout.
+static inline void gpt2_logits(float *logits, GPT2 *model, const MicroBatch *batch, int position) {
+    int C = model->config.C, V = model->config.V;
+    floatX *hidden = model->acts.branch; // the row, where cuBLASLt likes it
+    MatmulShape shape = matmul_shape(1, padded_vocabulary(V), C, MATMUL_PLAIN);
+    shape.b_is_transposed = 1;
+    begin_micro_batch(model, batch, 0);
+    gpt2_hidden(model, 0);
+    cuda_check(cudaMemcpyAsync(hidden, model->acts.lnf + (size_t)position * C, (size_t)C * sizeof(floatX),
+                               cudaMemcpyDeviceToDevice, model->stream));
+    matmul_gpu(model->head_work, hidden, model->weights.wte, 0, &shape, NULL, model->stream);
+    fetch_floats(logits, model->head_work, (size_t)V, model->stream);
+}
+
 // Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to
 // the last hidden state in back.dhidden and the head's share of dwte, and adds to state->loss.
 static inline void gpt2_forward(GPT2 *model, const MicroBatch *batch) {
@@ -1016,22 +1030,10 @@ static StepState gpt2_state(GPT2 *model) {
 
 // ---- what to say when a number is not finite; nothing here is fast
 
-template <typename Number> static bool finite_on_device(GPT2 *model, const Number *x, size_t count) {
-    double parts[NORM_BLOCKS], sum = 0;
-    unsigned blocks = norm_blocks(count);
-    sum_squares_kernel<<<blocks, BLOCK, 0, model->stream>>>(model->norm_parts, x, count);
-    launch_check();
-    cuda_check(
-        cudaMemcpyAsync(parts, model->norm_parts, blocks * sizeof(double), cudaMemcpyDeviceToHost, model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
-    for (unsigned b = 0; b < blocks; b++) sum += parts[b];
-    return isfinite(sum);
-}
-
 static const char *gpt2_bad_gradient(GPT2 *model) {
     for (int i = 0; i < model->parameters.count; i++)
-        if (!finite_on_device(model, model->parameters.gradients + model->parameters.offsets[i],
-                              model->parameters.list[i].count))
+        if (!finite_on_device(model->norm_parts, model->parameters.gradients + model->parameters.offsets[i],
+                              model->parameters.list[i].count, model->stream))
             return model->parameters.list[i].name;
     return NULL;
 }
@@ -1042,12 +1044,13 @@ static int gpt2_bad_place(GPT2 *model) {
     int places = model->config.L * LAYER_PLACES;
     // the layers share what they recompute: only their outputs are still their own
     int first = model->recompute == RECOMPUTE_BLOCKS ? PLACE_OUTPUT : PLACE_QKV;
-    if (!finite_on_device(model, model->acts.embedded, count)) return 0;
+    if (!finite_on_device(model->norm_parts, model->acts.embedded, count, model->stream)) return 0;
     for (int place = 0; place < places; place++) {
         const LayerActivations *a = &model->acts.layers[place / LAYER_PLACES];
         const floatX *tensors[LAYER_PLACES] = {a->qkv, a->attention_out, a->residual_mid, a->fc, a->residual_out};
         int i = place % LAYER_PLACES;
-        if (i >= first && !finite_on_device(model, tensors[i], trouble_widths[i] * count)) return 1 + place;
+        if (i >= first && !finite_on_device(model->norm_parts, tensors[i], trouble_widths[i] * count, model->stream))
+            return 1 + place;
     }
     return 1 + places;
 }
@@ -1158,6 +1161,9 @@ int main(int argc, char **argv) {
             while (training_next_validation(&training, &batch)) loss += gpt2_evaluate(&model, &batch);
             training_end_validation(&training, loss);
         }
+        if (training_samples(&training))
+            for (; training_next_sample(&training, &batch); training_put_sample(&training))
+                gpt2_logits(training.logits, &model, &batch, training.sample_count - 1);
         if (training_rolls_back(&training)) {
             tensors = gpt2_to_host(&model, HOST_TO_FILL);
             training_roll_back(&training, &tensors);

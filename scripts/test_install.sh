@@ -14,7 +14,7 @@ check "install for a package" env DESTDIR="$work/package" scripts/install.sh /us
 check_equal "a package has the same files" "$(cd "$work/package/usr" && find . -type f | sort)" "$(cd "$home" && find . -type f | sort)"
 check_refused "two words" "expected at most 1 words" scripts/install.sh a b
 check_refused "unknown option" "unknown option --prefix" scripts/install.sh --prefix
-for program in train_gpt2 sample_gpt2 tokenize stories inspect export_gguf; do
+for program in train_gpt2 sample_gpt2 tokenize stories inspect export_gguf export_llmc; do
     check "$program runs where it is installed" "$home/bin/$program" --help
     check_contains "$program: man page" ".SH NAME" "$home/share/man/man1/$program.1"
     check_contains "$program: fish" "complete -c $program" "$home/share/fish/vendor_completions.d/$program.fish"

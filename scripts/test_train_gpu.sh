@@ -258,6 +258,21 @@ check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | w
             --context 40 --batch 4 --steps 20 --warmup 2 --lr 1e-2 --attention slay --out "$work/teller"
 } >"$work/log" 2>"$work/err"
 check "a model that tells stories" test -d "$work/teller"
+# ---- samples while training: the CPU's, and without a bit of the run changed
+told="--train $work/told_train_000000.bin --tokenizer $work/vocab --layers 2 --heads 2 --width 32 --context 40 --batch 4 --warmup 2 --lr 1e-2 --steps 6"
+samples() { grep '"type": "sample"' "$work/$1/metrics.jsonl"; }
+# shellcheck disable=SC2086
+for attention in softmax slay; do
+    run ./train_gpt2 sampled_cpu_$attention $told --attention $attention --sample-every 3 --sample-tokens 10
+    check "$attention: samples while training" run "$fp32" sampled_$attention $told --attention $attention --sample-every 3 --sample-tokens 10
+    check "$attention: as on the CPU" test "$(samples sampled_$attention)" = "$(samples sampled_cpu_$attention)"
+    check "$attention: two of them" test "$(samples sampled_$attention | wc -l)" = 2
+done
+# shellcheck disable=SC2086
+check "samples in bf16" run "$bf16" sampled_bf16 $told --sample-every 2 --sample-tokens 5
+# shellcheck disable=SC2086
+check "the same in bf16 without" run "$bf16" unsampled_bf16 $told
+check "samples change no bit of a run" same_file sampled_bf16/step_00000006/model.safetensors unsampled_bf16/step_00000006/model.safetensors
 same_text() { # options
     expected=$(sample_cpu "$@") && [ -n "$expected" ] && [ "$(sample_gpu "$@")" = "$expected" ]
 }

@@ -38,6 +38,7 @@ Settings settings_default(void) {
         .spike_window = 128,
         .val_every = 100,
         .val_tokens = 32768,
+        .sample_tokens = 64,
         .save_every = 500,
         .save_wait = 300,
         .rank_timeout = RANK_TIMEOUT,
@@ -119,6 +120,11 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("optimisation", "adam-eps", 0, OPTION_FLOAT, adam_eps, 0, 1, NULL, "AdamW's epsilon"),
         SETTING("reporting", "val-every", 'v', OPTION_LONG, val_every, 0, 1e12, NULL, "steps between validations; 0: only at the end"),
         SETTING("reporting", "val-tokens", 0, OPTION_LONG, val_tokens, 1, 1e15, NULL, "tokens of the fixed validation set, from its start"),
+        SETTING("reporting", "sample-every", 0, OPTION_LONG, sample_every, 0, 1e12, NULL, "steps between samples of the model's text; 0: none"),
+        SETTING("reporting", "sample-tokens", 0, OPTION_INT, sample_tokens, 1, GPT2_CONTEXT_MAX, NULL, "tokens of a sample, as far as --sequence goes"),
+        SETTING("reporting", "sample-prompt", 0, OPTION_STRING, sample_prompt, 0, 0, "TEXT", "what samples begin with; default: nothing, a new document"),
+        SETTING("reporting", "tensorboard", 0, OPTION_FLAG, tensorboard, 0, 1, NULL, "also write event files for TensorBoard into the run's directory"),
+        SETTING("reporting", "llmc-log", 0, OPTION_FLAG, llmc_log, 0, 1, NULL, "also write main.log as llm.c does, for its notebooks"),
         SETTING("reporting", "save-every", 's', OPTION_LONG, save_every, 0, 1e12, NULL, "steps between checkpoints; 0: only at the end"),
         SETTING("reporting", "save-wait", 0, OPTION_INT, save_wait, 0, 1e6, NULL, "seconds that the last save waits for space before the run fails"),
         SETTING("reporting", "keep", 0, OPTION_INT, keep_last, 1, 1 << 20, NULL, "newest checkpoints to keep"),
@@ -243,10 +249,9 @@ json_t *settings_to_json(const Options *options) {
 }
 
 // Options that would make it a different run. The attention's own are checked separately.
-static const char *const fixed_options[] = {"batch",      "sequence", "micro-batch", "batch-start",
-                                            "batch-ramp", "seed",     "layers",      "heads",
-                                            "width",      "context",  "vocab",       "attention",
-                                            "positions"};
+static const char *const fixed_options[] = {"batch", "sequence",  "micro-batch", "batch-start", "batch-ramp",
+                                            "seed",  "layers",    "heads",       "width",       "context",
+                                            "vocab", "attention", "positions"};
 
 static int is_fixed(const Option *option) {
     for (size_t i = 0; i < sizeof fixed_options / sizeof *fixed_options; i++)

@@ -61,6 +61,11 @@ typedef struct {
     int keep_last;
     int64_t keep_every;
     int quiet, profile;
+    int llmc_log;         // also llm.c's main.log
+    int tensorboard;      // event files for TensorBoard in the run's directory
+    int64_t sample_every; // steps between samples; 0: none
+    int sample_tokens;
+    const char *sample_prompt;
     int graphs;    // GPU: a micro-batch is one CUDA graph
     int fuse_gelu; // FuseGelu
     int threads;
