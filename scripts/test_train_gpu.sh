@@ -121,6 +121,23 @@ check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | w
         check "$precision resumes exactly" same_file "resumed_$precision/step_00000006/model.safetensors" "$whole/step_00000006/model.safetensors"
         check "$precision, moments too" same_file "resumed_$precision/step_00000006/optimizer.safetensors" "$whole/step_00000006/optimizer.safetensors"
     done
+    # ---- Muon: beside the CPU's, resumed exactly
+    muon="$small --optimizer muon --schedule constant"
+    check "Muon on the CPU" run ./train_gpt2 muon_cpu $muon --steps 6
+    for precision in fp32 bf16; do
+        [ $precision = fp32 ] && program=$fp32 bound=0.0001 || { program=$bf16 bound=0.05; }
+        check "Muon in $precision" run "$program" "muon_$precision" $muon --steps 6
+        check "Muon in $precision and on the CPU: losses" losses_agree "muon_$precision" muon_cpu $bound
+        check "Muon in $precision: the same files and headers" same_layout "muon_$precision/step_00000006" muon_cpu/step_00000006
+        check "Muon in $precision, first half" run "$program" "muon_half_$precision" $muon --steps 3
+        check "Muon in $precision, second half" run "$program" "muon_half_$precision" --resume "$work/muon_half_$precision" --steps 6
+        for file in model optimizer; do
+            check "Muon in $precision resumes exactly: $file" same_file "muon_half_$precision/step_00000006/$file.safetensors" "muon_$precision/step_00000006/$file.safetensors"
+        done
+    done
+    check "Muon in fp32 and on the CPU: weights" weights_agree muon_fp32/step_00000006 muon_cpu/step_00000006 0.002
+    ! run "$fp32" none --resume "$work/muon_half_fp32" --steps 9 --optimizer adamw --out "$work/muon_half_fp32"
+    check "another optimiser" grep -q "option --optimizer: the run to resume has muon" "$work/err"
     check "continued on the CPU" run ./train_gpt2 moved_fp32 --resume "$work/moved_fp32" --steps 6
     check "GPU, then CPU: losses" losses_agree moved_fp32 cpu 0.0001
     last=step_00000006

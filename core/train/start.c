@@ -203,11 +203,14 @@ static int open_run(Training *training, Error *error) {
     const json_t *attention = gpt2_config_attention(checkpoint->config);
     json_t *softmax = json_made(json_pack("{s:s}", "name", "softmax"), "an attention");
     int is_timed = options_find(&training->options, "seconds")->given;
+    const char *optimizer =
+        json_string_value(json_object_get(json_object_get(checkpoint->state, "options"), "optimizer"));
+    int moments = MODEL_MOMENTS | (optimizer && !strcmp(optimizer, "muon") ? MODEL_BY_MUON : 0);
     int failed = settings_resume(&training->options, json_object_get(checkpoint->state, "options"),
                                  attention ? attention : softmax, settings->force, error) ||
                  load_vocabulary(training, checkpoint, error) ||
                  settings_finish(settings, &training->options, attention ? attention : softmax, error) ||
-                 check_checkpoint(training, MODEL_WEIGHTS | MODEL_ATTENTION | MODEL_MOMENTS, error);
+                 check_checkpoint(training, MODEL_WEIGHTS | MODEL_ATTENTION | moments, error);
     if (!is_timed) settings->seconds = 0; // the number of steps was settled when the run began
     use_threads(training, checkpoint->state);
     json_decref(softmax);
@@ -384,6 +387,11 @@ void training_open(Training *training, int argc, char **argv) {
 }
 
 // ---- memory
+
+int training_memory(const Settings *settings) {
+    int trains = parallel_ranks() > 1 && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS;
+    return trains | (settings->optimizer == OPTIMIZER_MUON ? BY_MUON : 0);
+}
 
 typedef uint64_t MemoryPlan(const Settings *settings, char *text, size_t size);
 

@@ -35,8 +35,11 @@ int training_goes_on(Training *training) {
     training->scale = 1.0 / (double)dataloader_counted(training->train, training->rows);
     double most_loss, most_norm;
     spikes_limits(&training->spikes, &most_loss, &most_norm);
+    Schedule muon = settings->schedule;
+    muon.peak = settings->muon_lr;
     training->update = (Update){.step = training->step,
                                 .rate = schedule_rate(&settings->schedule, training->step) * training->rate_factor,
+                                .muon_rate = schedule_rate(&muon, training->step) * training->rate_factor,
                                 .most_loss = most_loss / training->scale,
                                 .most_norm = most_norm};
     return 1;

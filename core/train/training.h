@@ -16,6 +16,7 @@
 typedef struct {      // how the weights are to be updated
     int64_t step;     // of the optimiser, from 0
     double rate;      // learning rate
+    double muon_rate; // of Muon's matrices
     double most_loss; // the step is not taken when the sum of its losses is larger, or not finite
     double most_norm; // likewise its gradient norm
 } Update;
@@ -159,6 +160,9 @@ void training_roll_back(Training *training, const ModelTensors *model);
 
 // The last line; returns the program's exit code.
 int training_end(Training *training);
+
+// What memory a run's model has: Trains, and BY_MUON where the optimiser is Muon.
+int training_memory(const Settings *settings);
 
 // ---- between the files of this room
 
