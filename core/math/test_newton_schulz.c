@@ -1,5 +1,5 @@
-// Newton and Schulz's iteration against a plain twin in double, which follows the formula as it is written; the singular
-// values that come out; zeros, any scale, any number of threads.
+// Newton and Schulz's iteration against a plain twin in double, which follows the formula as it is written; the
+// singular values that come out; zeros, any scale, any number of threads.
 #include "newton_schulz.h"
 #include "core/base/memory.h"
 #include "gemm.h"

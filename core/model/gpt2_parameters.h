@@ -61,8 +61,8 @@ Parameter *gpt2_attention_parameters(Parameter *parameters, int count, int layer
 // in their attention start equal.
 void model_initialize(const ModelTensors *model, uint64_t seed, double std);
 
-// The weights of a GPT-2; what belongs to the attention, constants and parameters; the optimiser's moments of all, which
-// are fewer where the optimiser is Muon.
+// The weights of a GPT-2; what belongs to the attention, constants and parameters; the optimiser's moments of all, of
+// which Muon has fewer.
 enum { MODEL_WEIGHTS = 1, MODEL_ATTENTION = 2, MODEL_MOMENTS = 4, MODEL_BY_MUON = 8 };
 // Does the checkpoint have the tensors of such a model, in their shapes? To be asked before the model is allocated: the
 // sizes in config.json may be anything, what the file holds is bounded by its size.

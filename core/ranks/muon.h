@@ -15,7 +15,8 @@
 // The gradients, scaled, go into the momentum, and become the directions u. Parameters that are not Muon's are left
 // alone, here and below.
 void muon_directions(Parameter *updated, int count, real momentum, real gradient_scale);
-// The directions of whole tensors become orthogonal, where a rank updates some part of them. work: muon_work(C) numbers.
+// The directions of whole tensors become orthogonal, where a rank updates some part of them. work: muon_work(C)
+// numbers.
 void muon_orthogonalize(const Parameter *whole, int whole_count, const Parameter *updated, int count, real *work);
 void muon_apply(Parameter *updated, int count, real rate, real keep);
 

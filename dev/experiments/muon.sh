@@ -6,7 +6,7 @@
 cd "$(dirname "$0")/../.." || exit 1
 case ${1:-} in --help | -h) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; -*) echo "muon: unknown option $1; see --help" >&2 && exit 1 ;; esac
 folder=${1:-build/muon}
-steps=${STEPS:-400} seeds=${SEEDS:-1 2 3}
+steps=${STEPS:-500} seeds=${SEEDS:-1 2 3}
 mkdir -p "$folder" || exit 1
 [ -e "$folder/words.json" ] || {
     ./stories --bytes 4M --out "$folder/text" --validation-stories 200 --validation-out "$folder/val" &&
@@ -21,11 +21,11 @@ train() { # name, options
         grep -qs '"type": "done"' "$run/metrics.jsonl" && continue
         rm -rf "$run"
         ./train_gpt2 --train "$folder/words_train_*.bin" --val "$folder/words_val_*.bin" --tokenizer "$folder/vocab" \
-            --layers 4 --heads 4 --width 128 --context 128 --batch 16 --steps "$steps" --warmup 20 --schedule constant \
-            --val-every 10 --val-tokens 16384 --save-every 0 --seed "$seed" --init-std 0.04 --quiet --out "$run" "$@" || exit 1
+            --layers 4 --heads 4 --width 96 --context 96 --batch 12 --steps "$steps" --warmup 20 --schedule constant \
+            --val-every 10 --val-tokens 8192 --save-every 0 --seed "$seed" --init-std 0.04 --quiet --out "$run" "$@" || exit 1
     done
 }
-for rate in ${ADAMW_RATES:-1e-3 2e-3 4e-3 8e-3}; do train "adamw-$rate" --lr "$rate"; done
+for rate in ${ADAMW_RATES:-2e-3 4e-3 8e-3}; do train "adamw-$rate" --lr "$rate"; done
 for rate in ${MUON_RATES:-0.01 0.02 0.04}; do train "muon-$rate" --optimizer muon --lr "${MUON_ADAMW_RATE:-4e-3}" --muon-lr "$rate"; done
 python3 - "$folder/runs" <<'PYTHON'
 import glob, json, statistics, sys
