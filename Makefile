@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := all
 BUILD ?= build
 export BUILD
-PROGRAMS := train_gpt2 sample_gpt2 tokenize stories inspect export_gguf
+PROGRAMS := train_gpt2 sample_gpt2 tokenize stories inspect export_gguf export_llmc
 
 # ---- what the machine has: compilers and libraries, probed by compiling and linking
 # (targets that set the machine up themselves first look afterwards, in a make of their own)
@@ -34,7 +34,8 @@ COMPARE_TOOLS := $(BUILD)/dev/bench/bench_decode_position $(BUILD)/dev/attention
 # ---- sources: everything in the rooms but programs and tests is library; the house is described in CONTRIBUTING.md
 ROOMS           := core/base core/math core/model core/ranks core/train core/sample attention dataloader dataloader/stories
 GPU_ROOMS       := core/gpu core/model core/ranks attention
-PROGRAM_SOURCES := dataloader/tokenize.c dataloader/stories/stories.c core/model/inspect.c core/model/export_gguf.c
+PROGRAM_SOURCES := dataloader/tokenize.c dataloader/stories/stories.c core/model/inspect.c core/model/export_gguf.c \
+                   core/model/export_llmc.c
 TEST_SOURCES    := $(wildcard $(ROOMS:%=%/test_*.c))
 LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard $(ROOMS:%=%/*.c)))
 # A test named *_gradient.c is compiled in double precision, with the library to match.
@@ -46,7 +47,7 @@ TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.s
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)
 
-.PHONY: all check quickstart compare test test-programs run-tests test-interop bench clean help setup flags
+.PHONY: all check quickstart compare test test-programs run-tests test-interop bench clean help setup flags install uninstall
 all: $(PROGRAMS)
 
 # Objects depend on the flags that they were built with: other flags build them anew.
@@ -80,12 +81,13 @@ $(BUILD)/libslay_double.a: $(DOUBLE_OBJECTS)
 # ---- programs
 train_gpt2 sample_gpt2: %: $(BUILD)/float/%.o $(BUILD)/libslay.a
 	$(LINK)
-tokenize stories inspect export_gguf: $(BUILD)/libslay.a
+tokenize stories inspect export_gguf export_llmc: $(BUILD)/libslay.a
 	$(LINK)
 tokenize: $(BUILD)/float/dataloader/tokenize.o
 stories: $(BUILD)/float/dataloader/stories/stories.o
 inspect: $(BUILD)/float/core/model/inspect.o
 export_gguf: $(BUILD)/float/core/model/export_gguf.o
+export_llmc: $(BUILD)/float/core/model/export_llmc.o
 
 # ---- tests and developers' tools: ROOM/NAME.c becomes build/ROOM/NAME
 $(BUILD)/%: $(BUILD)/float/%.o $(BUILD)/libslay.a
@@ -116,6 +118,7 @@ run-tests:
 test-interop: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/test_interop.sh
+	@INSTALL=yes scripts/test_tensorboard.sh
 quickstart: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/quickstart.sh "$(ATTENTION)" "$(SECONDS)"
@@ -133,6 +136,14 @@ check:
 	    train_gpt2.c sample_gpt2.c test_gpt2.c dev/cuda/gpt2_twin.c $(wildcard dev/*.c dev/bench/*.c)) \
 	    $(patsubst %.c,$(BUILD)/double/%.o,$(filter %_gradient.c,$(TEST_SOURCES)) test_gpt2.c)
 
+# The programs are for this processor unless ARCH says otherwise (for packages: make ARCH=x86-64-v3, then install).
+PREFIX ?= /usr/local
+export DESTDIR
+install: all
+	@scripts/install.sh "$(PREFIX)"
+uninstall: all
+	@scripts/install.sh --remove "$(PREFIX)"
+
 clean:
 	rm -rf $(BUILD) $(PROGRAMS) $(PROGRAMS:%=%_cuda) $(PROGRAMS:%=%_cuda_fp32)
 help:
@@ -145,9 +156,10 @@ help:
 	@echo "make test-cuda    the GPU's tests on the CPU; -check, -asan, -schedules, -lazy, -valgrind: dev/cuda_on_cpu/README.md"
 	@echo "make test-124M    one step of GPT-2 124M by the GPU's code on the CPU, beside the C trainer (minutes, 8 GB)"
 	@echo "make check        compile everything with warnings as errors"
-	@echo "make test-interop compare with tiktoken and transformers (makes its own Python environment)"
+	@echo "make test-interop compare with tiktoken, transformers, TensorBoard (makes its own Python environment)"
 	@echo "make bench        side-by-side benchmarks"
 	@echo "make cuda         the GPU programs (needs nvcc); make test-gpu bench-gpu cuda-report: docs/gpu.md"
+	@echo "make install      programs, man pages, shell completion (PREFIX=$(PREFIX), DESTDIR=); make uninstall"
 	@echo "make clean        remove what make built; data/ and runs/ stay"
 	@echo "variables         CC=clang  ARCH=x86-64-v3  OPT='-O1 -g'  EXTRA_CFLAGS=-fsanitize=address  V=1 (whole commands)"
 

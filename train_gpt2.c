@@ -1,5 +1,6 @@
 /*
-The CPU trainer: GPT-2's forward and backward pass, AdamW and the training loop, in one file.
+The CPU trainer: GPT-2's forward and backward pass, AdamW and the training loop, in one file. (Muon, the other
+optimiser, has a file of its own: core/ranks/muon.c.)
 
 Layers come first, each one's forward and backward side by side; then the model that strings them together; then the
 optimiser; at the bottom the loop. Conventions: outputs first, then inputs, then sizes; gradients are named `d` + the
@@ -15,6 +16,7 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 #include "core/base/memory.h"
 #include "core/base/profile.h"
 #include "core/base/random.h"
+#include "core/ranks/muon.h"
 #include "core/ranks/sharing.h"
 #include "core/base/threads.h"
 #include "core/train/trouble.h"
@@ -336,11 +338,11 @@ typedef struct {
     int own_count, updated_count;
     Sharing *sharing; // with the other ranks; NULL: alone
     Weights weights, dweights;
-    real **constants;                                      // the attention's, per layer
+    real **constants; // the attention's, per layer
     Activations acts;
     BackwardScratch back;
-    real *attention_work, *head_work, *layernorm_work;
-    double *losses; // (N)
+    real *attention_work, *head_work, *layernorm_work, *muon_work; // the last: NULL unless Muon is the optimiser
+    double *losses;                                                // (N)
 
     Arena weight_arena, gradient_arena, moment_arena, constant_arena, activation_arena, scratch_arena;
     int trains; // Trains
@@ -349,8 +351,9 @@ typedef struct {
     double step_loss; // the sum over the step's micro-batches so far
 } GPT2;
 
-static void plan_parameters(GPT2 *model) {
+static void plan_parameters(GPT2 *model, int by_muon) {
     model->parameters = gpt2_list_parameters(&model->config, &model->stack, &model->parameter_count);
+    if (by_muon) gpt2_choose_muon(model->parameters, model->parameter_count);
     for (int i = 0; i < model->parameter_count; i++) {
         Parameter *p = &model->parameters[i];
         size_t count = p->of_attention ? p->block_count : p->count;
@@ -360,7 +363,7 @@ static void plan_parameters(GPT2 *model) {
         arena_plan(&model->gradient_arena, &p->gradient, count);
         if (model->trains == TRAINS_SHARING_MOMENTS) continue;
         arena_plan(&model->moment_arena, &p->m, count);
-        arena_plan(&model->moment_arena, &p->v, count);
+        if (!p->muon_blocks) arena_plan(&model->moment_arena, &p->v, count);
     }
 }
 
@@ -470,23 +473,24 @@ static size_t most_rows(const AttentionStack *stack) {
 
 // Plans a model: what memory it needs is known before any is allocated. The B and T of `stack` are the most rows and
 // tokens per row of any forward pass; with TRAINS_NOT there are only weights and the attention's scratch, for decoding.
-// `recompute` is a level of --recompute.
+// `recompute` is a level of --recompute; `trains` may have BY_MUON with it.
 static void gpt2_plan(GPT2 *model, const GPT2Config *config, const AttentionStack *stack, float dropout_share,
                       uint64_t seed, int trains, int recompute) {
     *model = (GPT2){.config = *config,
                     .stack = *stack,
                     .dropout = dropout_share,
                     .seed = seed,
-                    .trains = trains,
+                    .trains = trains & ~BY_MUON,
                     .recompute = recompute,
                     .weight_arena = {.what = "weights"},
                     .gradient_arena = {.what = "gradients"},
-                    .moment_arena = {.what = "AdamW moments"},
+                    .moment_arena = {.what = trains & BY_MUON ? "moments" : "AdamW moments"},
                     .constant_arena = {.what = "attention constants"},
                     .activation_arena = {.what = "activations"},
                     .scratch_arena = {.what = "scratch"}};
     size_t N = most_rows(stack), C = (size_t)config->C;
-    plan_parameters(model);
+    plan_parameters(model, trains & BY_MUON);
+    if (trains & BY_MUON) arena_plan(&model->scratch_arena, &model->muon_work, muon_work(config->C));
     arena_plan(&model->scratch_arena, &model->attention_work, attention_stack_work_size(stack));
     if (trains) plan_activations(model, N, C), plan_scratch(model, N, C);
     model->constants = memory_allocate_zeroed((size_t)config->L, sizeof(real *), "the list of constants");
@@ -509,7 +513,7 @@ static void gpt2_create(GPT2 *model, const GPT2Config *config, const AttentionSt
     arena_allocate(&model->scratch_arena);
     model->back.dwide = model->head_work;
     if (trains) arena_allocate(&model->gradient_arena);
-    if (trains == TRAINS) arena_allocate(&model->moment_arena), arena_clear(&model->moment_arena);
+    if (model->trains == TRAINS) arena_allocate(&model->moment_arena), arena_clear(&model->moment_arena);
     place_in_blocks(model);
     name_weights(&model->weights, model, 0);
     name_weights(&model->dweights, model, 1);
@@ -616,6 +620,14 @@ static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     head_forward_backward(model->losses, NULL, NULL, model->acts.lnf, model->weights.wte, batch->targets, 0, N,
                           model->config.C, model->config.V, 0, model->head_work);
     return sum_losses(model->losses, N);
+}
+
+// logits (V) of what follows token `position` of the batch's only row; without dropout.
+static inline void gpt2_logits(real *logits, GPT2 *model, const MicroBatch *batch, int position) {
+    int C = model->config.C, V = model->config.V;
+    model->batch = *batch;
+    gpt2_hidden(model, 0);
+    matmul_nt(logits, model->acts.lnf + (size_t)position * (size_t)C, model->weights.wte, 1, V, C, 0);
 }
 
 // Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to
@@ -777,6 +789,7 @@ static void adamw(Parameter *parameters, int count, const Settings *settings, in
         Parameter *p = &parameters[i];
         real *value = p->value, *m = p->m, *v = p->v;
         const real *gradient = p->gradient, keep = p->decays ? (real)(1 - rate * settings->weight_decay) : 1;
+        if (p->muon_blocks) continue;
 #pragma omp for simd schedule(static) nowait
         for (size_t j = 0; j < p->count; j++) {
             real g = gradient[j] * g_scale;
@@ -785,6 +798,17 @@ static void adamw(Parameter *parameters, int count, const Settings *settings, in
             value[j] = value[j] * keep - step_size * m[j] / (real_sqrt(v[j] * v_scale) + eps);
         }
     }
+}
+
+// Muon's step for what AdamW leaves to it. With ZeRO each rank has made its parts of the directions, and needs all.
+static void muon(GPT2 *model, const Settings *settings, const Update *update, double gradient_scale) {
+    profile_work(WORK_OPTIMIZER);
+    muon_directions(model->updated, model->updated_count, settings->muon_momentum, (real)gradient_scale);
+    if (model->sharing && model->sharing->zero) exchange_gradients(model->sharing->exchange);
+    muon_orthogonalize(model->parameters, model->parameter_count, model->updated, model->updated_count,
+                       model->muon_work);
+    muon_apply(model->updated, model->updated_count, (real)update->muon_rate,
+               (real)(1 - update->rate * settings->weight_decay));
 }
 
 static int all_finite(const real *x, size_t count) {
@@ -829,6 +853,7 @@ static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, con
     if (outcome.loss > update->most_loss || outcome.norm > update->most_norm) return outcome;
     double clip = settings->clip > 0 && outcome.norm > settings->clip ? settings->clip / outcome.norm : 1;
     adamw(model->updated, model->updated_count, settings, update->step, update->rate, clip);
+    if (model->muon_work) muon(model, settings, update, clip);
     if (model->sharing && model->sharing->zero) exchange_values(model->sharing->exchange);
     return outcome;
 }
@@ -836,10 +861,6 @@ static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, con
 #ifndef GPT2_MODEL_ONLY // sample_gpt2.c and the tests take what is above
 // ---------------------------------------------------------------------------------------------------------------------
 // The program
-
-static int trains_how(const Settings *settings) {
-    return parallel_ranks() > 1 && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS;
-}
 
 // Each rank takes the norm of its own parts; with ZeRO it also updates only those.
 static void share_model(GPT2 *model, int zero) {
@@ -852,7 +873,7 @@ static void share_model(GPT2 *model, int zero) {
 // A model for training, alone or with the other ranks.
 static void create_model(GPT2 *model, const Settings *settings) {
     gpt2_create(model, &settings->model, &settings->stack, settings->dropout, (uint64_t)settings->seed,
-                trains_how(settings), settings->recompute);
+                training_memory(settings), settings->recompute);
     if (parallel_ranks() > 1) share_model(model, settings->zero);
 }
 
@@ -875,7 +896,7 @@ static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
 // Bytes on this machine, for training_check_memory: of all ranks that share it.
 static uint64_t planned_bytes(const Settings *settings, char *text, size_t size) {
     GPT2 model;
-    gpt2_plan(&model, &settings->model, &settings->stack, settings->dropout, 0, trains_how(settings),
+    gpt2_plan(&model, &settings->model, &settings->stack, settings->dropout, 0, training_memory(settings),
               settings->recompute);
     uint64_t bytes = model_bytes(&model, text, size) * (uint64_t)parallel_local_ranks();
     gpt2_free(&model);
@@ -904,6 +925,9 @@ int main(int argc, char **argv) {
             while (training_next_validation(&training, &batch)) loss += gpt2_evaluate(&model, &batch);
             training_end_validation(&training, loss);
         }
+        if (training_samples(&training))
+            for (; training_next_sample(&training, &batch); training_put_sample(&training))
+                gpt2_logits(training.logits, &model, &batch, training.sample_count - 1);
         if (training_rolls_back(&training)) {
             tensors = gpt2_to_host(&model, HOST_TO_FILL);
             training_roll_back(&training, &tensors);

@@ -14,6 +14,7 @@ The same bits from run to run: no atomics on floating-point numbers; every sum h
 micro-batch to micro-batch reaches the kernels through device memory, so that a captured CUDA graph stays valid.
 */
 #include "attention/stack_gpu.h"
+#include "core/gpu/adamw_gpu.h"
 #include "core/gpu/arena_gpu.h"
 #include "core/model/batch_gpu.h"
 #include "core/gpu/dropout_gpu.h"
@@ -22,6 +23,7 @@ micro-batch to micro-batch reaches the kernels through device memory, so that a 
 #include "core/gpu/graphs_gpu.h"
 #include "core/gpu/kernel_gpu.h"
 #include "core/gpu/matmul_gpu.h"
+#include "core/ranks/muon_gpu.h"
 #include "core/ranks/parallel_nccl.h"
 #include "core/ranks/parameters_gpu.h"
 #include "core/gpu/profile_gpu.h"
@@ -461,13 +463,6 @@ typedef struct {       // scratch of backward: one set for all layers
     float *dbias;      // linear_work(N, 4C): a bias's gradient on its way
 } BackwardScratch;
 
-typedef struct {          // what a step comes to, worked out on the device
-    double loss;          // the sum over the micro-batches so far
-    double norm;          // of the gradients
-    float gradient_scale; // the clip factor
-    int taken;            // loss and norm are finite and not above their limits
-} StepState;
-
 typedef struct {
     GPT2Config config;
     AttentionStack stack;       // B and T: the capacity of the activations
@@ -491,6 +486,7 @@ typedef struct {
     int head_rows;      // of logits at once, at most
     double *norm_parts; // (NORM_BLOCKS and one for each part that is updated)
     StepState *state;   // on the device
+    MuonGPU muon;       // scratch, if it is the optimiser
     BatchGPU batch;
 
     ArenaGPU activation_arena, scratch_arena;
@@ -603,7 +599,7 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, const AttentionStac
                       uint64_t seed, int trains, int recompute) {
     size_t N = most_rows(stack), C = (size_t)config->C;
     model->config = *config, model->stack = *stack, model->attentions = attention_gpu_layers(stack, config->L);
-    model->dropout = dropout_share, model->seed = seed, model->recompute = recompute, model->trains = trains;
+    model->dropout = dropout_share, model->seed = seed, model->recompute = recompute, model->trains = trains & ~BY_MUON;
     model->activation_arena.what = "activations", model->scratch_arena.what = "scratch";
     model->rounded_for_step = model->packed_for_step = -1, model->fuses_gelu = gelu_is_fused(FUSE_GELU_AUTO);
     parameters_gpu_plan(&model->parameters, config, stack, padded_vocabulary(config->V), trains);
@@ -613,6 +609,7 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, const AttentionStac
             attention_gpu_packed_size(&model->attentions[l], &attention_stack_layer(&model->stack, l)->config));
     arena_gpu_plan(&model->scratch_arena, &model->attention_work, attention_gpu_work_size(stack));
     if (!trains) return;
+    if (trains & BY_MUON) muon_gpu_plan(&model->muon, &model->scratch_arena, config->C);
     plan_activations(model, N, C), plan_scratch(model, N, C);
     model->batch.bytes = batch_gpu_bytes(N, config->L);
 }
@@ -773,6 +770,20 @@ static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     gpt2_hidden(model, 0);
     head(model, NULL, 0);
     return gpt2_state(model).loss;
+}
+
+// logits (V), in host memory, of what follows token `position` of the batch's only row; without dropout.
+static inline void gpt2_logits(float *logits, GPT2 *model, const MicroBatch *batch, int position) {
+    int C = model->config.C, V = model->config.V;
+    floatX *hidden = model->acts.branch; // the row, where cuBLASLt likes it
+    MatmulShape shape = matmul_shape(1, padded_vocabulary(V), C, MATMUL_PLAIN);
+    shape.b_is_transposed = 1;
+    begin_micro_batch(model, batch, 0);
+    gpt2_hidden(model, 0);
+    cuda_check(cudaMemcpyAsync(hidden, model->acts.lnf + (size_t)position * C, (size_t)C * sizeof(floatX),
+                               cudaMemcpyDeviceToDevice, model->stream));
+    matmul_gpu(model->head_work, hidden, model->weights.wte, 0, &shape, NULL, model->stream);
+    fetch_floats(logits, model->head_work, (size_t)V, model->stream);
 }
 
 // Forward pass with the head's part of backward in it: leaves the gradient of scale * (sum of losses) with respect to
@@ -955,50 +966,36 @@ static void gpt2_round_weights(GPT2 *model, int64_t step) {
            model->parameters.numbers);
 }
 
-typedef struct {
-    float beta1, beta2, eps;
-    float step_size, v_scale; // the learning rate and AdamW's corrections for the moments' start at 0
-    float keep;               // 1 - rate * weight decay
-} AdamW;
-
-// AdamW in one pass over weight, gradient and moments, the clip factor folded in, and the layers' weights with it. When
-// the step is not taken, weights and moments stay. `first`: where the `count` numbers begin in the flat arrays.
-template <int WIDTH>
-__global__ void adamw_kernel(float *master, floatX *rounded, float *m, float *v, const float *gradients,
-                             const StepState *state, AdamW adamw, uint64_t key, size_t first, size_t count) {
-    size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
-    for (size_t j = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; j < count; j += stride) {
-        Floats<WIDTH> value = load<WIDTH>(master + j);
-        if (state->taken) {
-            Floats<WIDTH> gradient = load<WIDTH>(gradients + j), m_new = load<WIDTH>(m + j), v_new = load<WIDTH>(v + j);
-            for (int k = 0; k < WIDTH; k++) {
-                float g = gradient.at[k] * state->gradient_scale;
-                m_new.at[k] = adamw.beta1 * m_new.at[k] + (1 - adamw.beta1) * g;
-                v_new.at[k] = adamw.beta2 * v_new.at[k] + (1 - adamw.beta2) * g * g;
-                value.at[k] = value.at[k] * adamw.keep -
-                              adamw.step_size * m_new.at[k] / (sqrtf(v_new.at[k] * adamw.v_scale) + adamw.eps);
-            }
-            store(m + j, m_new), store(v + j, v_new), store(master + j, value);
-        }
-        store_weights<WIDTH>(rounded + j, value, key, first + j);
-    }
+// AdamW for `count` numbers from `start` of the flat arrays on, which are in `part`.
+static void adamw_range(GPT2 *model, const UpdatedPart *part, size_t start, size_t count, AdamW adamw, uint64_t key) {
+    const ParametersGPU *p = &model->parameters;
+    size_t own = part->own + (start - part->range.start);
+    if (count == 0) return;
+    LAUNCH(adamw_kernel, start | own | count, blocks_walking(count), BLOCK, model->stream, p->master + own,
+           p->rounded + start, p->m + own, p->v + own, p->gradients + start, model->state, adamw, key, start, count);
 }
 
-// AdamW's step number `step` (from 0); decay on matrices only. The device decides by itself whether the step is taken
-// (see decide_step).
-static void update_weights(GPT2 *model, const Settings *settings, int64_t step, double rate) {
+// AdamW's step number `step` (from 0), decay on matrices only; with Muon, what lies in its range is Muon's. The device
+// decides by itself whether the step is taken (see decide_step).
+static void update_weights(GPT2 *model, const Settings *settings, const Update *update) {
     const ParametersGPU *p = &model->parameters;
-    int64_t t = step + 1;
+    int64_t t = update->step + 1;
+    uint64_t key = rounding_key(model, t);
     AdamW matrix = {settings->beta1, settings->beta2, settings->adam_eps, 0, 0, 0}, vector;
-    matrix.step_size = (float)(rate / (1 - pow(settings->beta1, (double)t)));
+    matrix.step_size = (float)(update->rate / (1 - pow(settings->beta1, (double)t)));
     matrix.v_scale = (float)(1 / (1 - pow(settings->beta2, (double)t)));
-    matrix.keep = (float)(1 - rate * settings->weight_decay);
+    matrix.keep = (float)(1 - update->rate * settings->weight_decay);
     vector = matrix, vector.keep = 1;
     for (int k = 0; k < p->updated_count; k++) {
-        size_t at = p->updated[k].range.start, count = p->updated[k].range.count, own = p->updated[k].own;
-        LAUNCH(adamw_kernel, at | own | count, blocks_walking(count), BLOCK, model->stream, p->master + own,
-               p->rounded + at, p->m + own, p->v + own, p->gradients + at, model->state,
-               p->updated[k].decays ? matrix : vector, rounding_key(model, t), at, count);
+        const UpdatedPart *part = &p->updated[k];
+        size_t start = part->range.start, end = start + part->range.count;
+        Range muon = muon_gpu_share(p, part->range); // empty, at the end, with AdamW alone
+        adamw_range(model, part, start, muon.start - start, part->decays ? matrix : vector, key);
+        adamw_range(model, part, muon.start + muon.count, end - (muon.start + muon.count), matrix, key);
+    }
+    if (p->by_muon) {
+        MuonStepGPU muon = {settings->muon_momentum, (float)update->muon_rate, matrix.keep, key, model->state};
+        muon_gpu_step(&model->muon, p, model->exchange, &muon, model->stream);
     }
     model->rounded_for_step = t;
     if (p->shares) parameters_gpu_gather(&model->parameters, model->exchange, model->stream);
@@ -1016,22 +1013,10 @@ static StepState gpt2_state(GPT2 *model) {
 
 // ---- what to say when a number is not finite; nothing here is fast
 
-template <typename Number> static bool finite_on_device(GPT2 *model, const Number *x, size_t count) {
-    double parts[NORM_BLOCKS], sum = 0;
-    unsigned blocks = norm_blocks(count);
-    sum_squares_kernel<<<blocks, BLOCK, 0, model->stream>>>(model->norm_parts, x, count);
-    launch_check();
-    cuda_check(
-        cudaMemcpyAsync(parts, model->norm_parts, blocks * sizeof(double), cudaMemcpyDeviceToHost, model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
-    for (unsigned b = 0; b < blocks; b++) sum += parts[b];
-    return isfinite(sum);
-}
-
 static const char *gpt2_bad_gradient(GPT2 *model) {
     for (int i = 0; i < model->parameters.count; i++)
-        if (!finite_on_device(model, model->parameters.gradients + model->parameters.offsets[i],
-                              model->parameters.list[i].count))
+        if (!finite_on_device(model->norm_parts, model->parameters.gradients + model->parameters.offsets[i],
+                              model->parameters.list[i].count, model->stream))
             return model->parameters.list[i].name;
     return NULL;
 }
@@ -1042,12 +1027,13 @@ static int gpt2_bad_place(GPT2 *model) {
     int places = model->config.L * LAYER_PLACES;
     // the layers share what they recompute: only their outputs are still their own
     int first = model->recompute == RECOMPUTE_BLOCKS ? PLACE_OUTPUT : PLACE_QKV;
-    if (!finite_on_device(model, model->acts.embedded, count)) return 0;
+    if (!finite_on_device(model->norm_parts, model->acts.embedded, count, model->stream)) return 0;
     for (int place = 0; place < places; place++) {
         const LayerActivations *a = &model->acts.layers[place / LAYER_PLACES];
         const floatX *tensors[LAYER_PLACES] = {a->qkv, a->attention_out, a->residual_mid, a->fc, a->residual_out};
         int i = place % LAYER_PLACES;
-        if (i >= first && !finite_on_device(model, tensors[i], trouble_widths[i] * count)) return 1 + place;
+        if (i >= first && !finite_on_device(model->norm_parts, tensors[i], trouble_widths[i] * count, model->stream))
+            return 1 + place;
     }
     return 1 + places;
 }
@@ -1062,7 +1048,7 @@ static inline StepOutcome gpt2_update(GPT2 *model, const Settings *settings, con
     }
     NamedRange range("norm and AdamW", WORK_OPTIMIZER, model->stream);
     decide_step(model, settings->clip, update->most_loss, update->most_norm); // of the same sums on every rank
-    update_weights(model, settings, update->step, update->rate);
+    update_weights(model, settings, update);
     StepState state = gpt2_state(model);
     StepOutcome outcome = {state.loss, state.norm, NULL, 0};
     if (isfinite(outcome.loss) && isfinite(outcome.norm)) return outcome;
@@ -1078,7 +1064,7 @@ static inline void create_model(GPT2 *model, const Settings *settings) {
     int shares = parallel_ranks() > 1;
     parallel_choose_device();
     gpt2_create(model, &settings->model, &settings->stack, settings->dropout, (uint64_t)settings->seed,
-                shares && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS, settings->recompute);
+                training_memory(settings), settings->recompute);
     if (shares)
         model->exchange =
             exchange_gpu_create(model->parameters.rounded, model->parameters.gradients, settings->zero, model->stream);
@@ -1112,8 +1098,8 @@ static uint64_t model_bytes(const GPT2 *model, char *text, size_t size) {
 // For training_choose_micro_batch and training_check_memory.
 static uint64_t planned_bytes(const Settings *settings, char *text, size_t size) {
     GPT2 model = {};
-    gpt2_plan(&model, &settings->model, &settings->stack, settings->dropout, 0,
-              parallel_ranks() > 1 && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS, settings->recompute);
+    gpt2_plan(&model, &settings->model, &settings->stack, settings->dropout, 0, training_memory(settings),
+              settings->recompute);
     uint64_t bytes = model_bytes(&model, text, size);
     gpt2_free(&model);
     return bytes;
@@ -1158,6 +1144,9 @@ int main(int argc, char **argv) {
             while (training_next_validation(&training, &batch)) loss += gpt2_evaluate(&model, &batch);
             training_end_validation(&training, loss);
         }
+        if (training_samples(&training))
+            for (; training_next_sample(&training, &batch); training_put_sample(&training))
+                gpt2_logits(training.logits, &model, &batch, training.sample_count - 1);
         if (training_rolls_back(&training)) {
             tensors = gpt2_to_host(&model, HOST_TO_FILL);
             training_roll_back(&training, &tensors);

@@ -783,37 +783,40 @@ static void run_export(int argc, char **argv) {
 
 // ---- main
 
-static const struct {
-    const char *name, *what;
-    void (*run)(int argc, char **argv);
-} commands[] = {
-    {"train", "learn a vocabulary from text", run_train},
-    {"encode", "text to token shards", run_encode},
-    {"decode", "token shards to text", run_decode},
-    {"info", "what shards and vocabularies hold", run_info},
-    {"export", "a vocabulary as Hugging Face's files", run_export},
+static const Command commands[] = {
+    {"train", "learn a vocabulary from text"},
+    {"encode", "text to token shards"},
+    {"decode", "token shards to text"},
+    {"info", "what shards and vocabularies hold"},
+    {"export", "a vocabulary as Hugging Face's files"},
 };
+static void (*const run_command[])(int argc, char **argv) = {run_train, run_encode, run_decode, run_info, run_export};
+enum { COMMANDS = sizeof commands / sizeof *commands };
 
-static void print_usage(FILE *out) {
-    fprintf(out, "tokenize COMMAND ...: byte-level BPE with GPT-2's splitting rule\n\n");
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].what);
-    fprintf(out, "\ntokenize COMMAND --help lists the options of a command.\n");
+static void print_help(HelpFormat format, FILE *out) {
+    static const Options options = {.usage =
+                                        "tokenize COMMAND [options] [FILE...]\n"
+                                        "Byte-level BPE with GPT-2's splitting rule: text to token shards and back.",
+                                    .closing = "tokenize COMMAND --help lists the options of a command.",
+                                    .commands = commands,
+                                    .command_count = COMMANDS};
+    options_help(&options, format, out);
 }
 
 int main(int argc, char **argv) {
     error_set_program(argv[0]);
-    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        print_usage(stdout);
+    HelpFormat format = options_ask_for_help(argc > 2 ? 2 : argc, argv);
+    if (format) {
+        print_help(format, stdout);
         return 0;
     }
-    for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++) {
+    for (int i = 0; argc > 1 && i < COMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
-        commands[i].run(argc - 1, argv + 1);
+        run_command[i](argc - 1, argv + 1);
         return 0;
     }
     if (argc > 1)
         die("unknown command \"%.100s\"; expected train, encode, decode, info or export; see --help", argv[1]);
-    print_usage(stderr);
+    print_help(HELP_TEXT, stderr);
     return 1;
 }

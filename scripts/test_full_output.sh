@@ -25,7 +25,7 @@ fails() { # name, then a command whose output goes to a full disk
             --context 16 --batch 2 --steps 1 --warmup 1 --out "$work/run"
 } >"$work/log" 2>&1 || { tail -n 5 "$work/log"; echo "0 passed, 1 failed"; exit 1; }
 
-for program in train_gpt2 sample_gpt2 inspect export_gguf stories tokenize; do
+for program in train_gpt2 sample_gpt2 inspect export_gguf export_llmc stories tokenize; do
     fails "$program --help" "./$program" --help
 done
 fails "tokenize train --help" ./tokenize train --help

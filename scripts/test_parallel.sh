@@ -89,6 +89,20 @@ zero_and_resume() {
 }
 zero_and_resume
 
+# shellcheck disable=SC2086
+muon_ranks() {
+    options="$small --optimizer muon --schedule constant"
+    works "Muon on 3 ranks" ranks 3 ./train_gpt2 $options --steps 12 --out "$work/muon0"
+    works "Muon on 3 ranks, ZeRO" ranks 3 ./train_gpt2 $options --steps 12 --zero 1 --out "$work/muon1"
+    check_same_run "Muon, ZeRO 0 and 1" "$work/muon0" "$work/muon1" step_00000012
+    alone $options --steps 12 --out "$work/muon.1"
+    check_losses "Muon alone and on 3 ranks: losses" "$work/muon.1" "$work/muon1" 14
+    works "Muon, 6 steps on 3 ranks" ranks 3 ./train_gpt2 $options --steps 6 --zero 1 --out "$work/muon.half"
+    works "Muon, 6 more" ranks 3 ./train_gpt2 --resume "$work/muon.half" --steps 12 --quiet
+    check_same_run "Muon resumed with ZeRO" "$work/muon1" "$work/muon.half" step_00000012
+}
+muon_ranks
+
 # ---- a rank that goes wrong ends all, with one line that names it
 
 refused() { # name, part of the message; after a command that failed

@@ -62,11 +62,11 @@ ended() { # name, slot
 short="$small --micro-batch 2 --adam-eps 1e-5 --schedule constant --val-every 3"
 last=step_00000006
 # shellcheck disable=SC2086
-beside_one_rank() { # name, program, attention, bound of the tensors
+beside_one_rank() { # name, program, attention, bound of the tensors, more options
     for zero in 0 1; do
-        start $zero 2 "$2" $short --attention "$3" --steps 6 --zero $zero --out "$work/$1.2.$zero"
+        start $zero 2 "$2" $short --attention "$3" ${5:-} --steps 6 --zero $zero --out "$work/$1.2.$zero"
     done
-    "$2" $short --attention "$3" --steps 6 --out "$work/$1.1" >"$work/out" 2>"$work/err" </dev/null
+    "$2" $short --attention "$3" ${5:-} --steps 6 --out "$work/$1.1" >"$work/out" 2>"$work/err" </dev/null
     check_worked "$1 alone" $? "$work/err"
     wait
     slot=""
@@ -100,6 +100,8 @@ in_parts() { # name, program, bound: a softmax run that beside_one_rank made, in
 beside_one_rank fp32 "$fp32/train_gpt2" softmax 1e-6
 beside_one_rank slay "$fp32/train_gpt2" slay 1e-6
 beside_one_rank bf16 "$bf16/train_gpt2" softmax 1e-6
+beside_one_rank muon "$fp32/train_gpt2" softmax 1e-4 "--optimizer muon"
+check_same_file "Muon, ZeRO 0 and 1" "$work/muon.2.0/$last/model.safetensors" "$work/muon.2.1/$last/model.safetensors"
 in_parts fp32 "$fp32/train_gpt2" 1e-6
 in_parts bf16 "$bf16/train_gpt2" 1e-6
 

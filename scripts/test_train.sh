@@ -112,6 +112,27 @@ resume_exactly() { # attention
 }
 for attention in $(./train_gpt2 --attention list | cut -d ' ' -f 1); do resume_exactly "$attention"; done
 
+# ---- Muon: exact too, and no optimiser's checkpoint is another's
+# shellcheck disable=SC2086
+muon() {
+    options="$small --optimizer muon --muon-lr 0.01 --dropout 0.1 --batch 6 --micro-batch 4 --schedule constant"
+    works "Muon in one go" $options --steps 20 --out "$work/muon.whole"
+    works "Muon, the first half" $options --steps 10 --out "$work/muon.halves"
+    works "Muon, the second half" --resume "$work/muon.halves" --steps 20
+    check_same_run "Muon, resumed" "$work/muon.whole" "$work/muon.halves" step_00000020
+    for what in "h.0.attn.c_attn.weight.m 1" "h.0.attn.c_attn.weight.v 0" "wte.weight.v 1"; do
+        check_equal "Muon's file: ${what% *}" "$(grep -acF "\"transformer.${what% *}\"" "$work/muon.whole/step_00000020/optimizer.safetensors")" "${what#* }"
+    done
+    refuse "another optimiser" "option --optimizer: the run to resume has muon, found adamw; leave the option out" \
+        --resume "$work/muon.halves" --steps 30 --optimizer adamw --force --quiet
+    refuse "the other way round" "option --optimizer: the run to resume has adamw, found muon" \
+        --resume "$work/resume_softmax.halves" --steps 40 --optimizer muon --force --quiet
+    works "AdamW by name" --resume "$work/resume_softmax.halves" --steps 31 --optimizer adamw
+    works "Muon from another's weights" $data --init "$work/muon.whole" --sequence 16 --batch 4 --steps 2 --out "$work/muon.from"
+    works "Muon with --learn and a list" $small --optimizer muon --attention 'slay,softmax:window=8' --learn both --steps 3 --out "$work/muon.list"
+}
+muon
+
 # shellcheck disable=SC2086
 resume_refusals() {
     half="$work/resume_softmax.halves"

@@ -121,6 +121,23 @@ check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | w
         check "$precision resumes exactly" same_file "resumed_$precision/step_00000006/model.safetensors" "$whole/step_00000006/model.safetensors"
         check "$precision, moments too" same_file "resumed_$precision/step_00000006/optimizer.safetensors" "$whole/step_00000006/optimizer.safetensors"
     done
+    # ---- Muon: beside the CPU's, resumed exactly
+    muon="$small --optimizer muon --schedule constant"
+    check "Muon on the CPU" run ./train_gpt2 muon_cpu $muon --steps 6
+    for precision in fp32 bf16; do
+        [ $precision = fp32 ] && program=$fp32 bound=0.0001 || { program=$bf16 bound=0.05; }
+        check "Muon in $precision" run "$program" "muon_$precision" $muon --steps 6
+        check "Muon in $precision and on the CPU: losses" losses_agree "muon_$precision" muon_cpu $bound
+        check "Muon in $precision: the same files and headers" same_layout "muon_$precision/step_00000006" muon_cpu/step_00000006
+        check "Muon in $precision, first half" run "$program" "muon_half_$precision" $muon --steps 3
+        check "Muon in $precision, second half" run "$program" "muon_half_$precision" --resume "$work/muon_half_$precision" --steps 6
+        for file in model optimizer; do
+            check "Muon in $precision resumes exactly: $file" same_file "muon_half_$precision/step_00000006/$file.safetensors" "muon_$precision/step_00000006/$file.safetensors"
+        done
+    done
+    check "Muon in fp32 and on the CPU: weights" weights_agree muon_fp32/step_00000006 muon_cpu/step_00000006 0.002
+    ! run "$fp32" none --resume "$work/muon_half_fp32" --steps 9 --optimizer adamw --out "$work/muon_half_fp32"
+    check "another optimiser" grep -q "option --optimizer: the run to resume has muon" "$work/err"
     check "continued on the CPU" run ./train_gpt2 moved_fp32 --resume "$work/moved_fp32" --steps 6
     check "GPU, then CPU: losses" losses_agree moved_fp32 cpu 0.0001
     last=step_00000006
@@ -258,6 +275,21 @@ check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | w
             --context 40 --batch 4 --steps 20 --warmup 2 --lr 1e-2 --attention slay --out "$work/teller"
 } >"$work/log" 2>"$work/err"
 check "a model that tells stories" test -d "$work/teller"
+# ---- samples while training: the CPU's, and without a bit of the run changed
+told="--train $work/told_train_000000.bin --tokenizer $work/vocab --layers 2 --heads 2 --width 32 --context 40 --batch 4 --warmup 2 --lr 1e-2 --steps 6"
+samples() { grep '"type": "sample"' "$work/$1/metrics.jsonl"; }
+# shellcheck disable=SC2086
+for attention in softmax slay; do
+    run ./train_gpt2 sampled_cpu_$attention $told --attention $attention --sample-every 3 --sample-tokens 10
+    check "$attention: samples while training" run "$fp32" sampled_$attention $told --attention $attention --sample-every 3 --sample-tokens 10
+    check "$attention: as on the CPU" test "$(samples sampled_$attention)" = "$(samples sampled_cpu_$attention)"
+    check "$attention: two of them" test "$(samples sampled_$attention | wc -l)" = 2
+done
+# shellcheck disable=SC2086
+check "samples in bf16" run "$bf16" sampled_bf16 $told --sample-every 2 --sample-tokens 5
+# shellcheck disable=SC2086
+check "the same in bf16 without" run "$bf16" unsampled_bf16 $told
+check "samples change no bit of a run" same_file sampled_bf16/step_00000006/model.safetensors unsampled_bf16/step_00000006/model.safetensors
 same_text() { # options
     expected=$(sample_cpu "$@") && [ -n "$expected" ] && [ "$(sample_gpu "$@")" = "$expected" ]
 }

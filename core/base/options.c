@@ -179,6 +179,8 @@ void option_print_value(const Option *option, char *text, size_t size) {
 static int unknown_option(const Options *options, const char *word, Error *error) {
     char name[128];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    if (!strcmp(name, "help"))
+        return error_set(error, "option --help: expected man, bash, zsh or fish, found \"%.100s\"", word + 5);
     const char *nearest = options_nearest(options, name);
     if (nearest) return error_set(error, "unknown option --%s; did you mean --%s? (--help lists all)", name, nearest);
     return error_set(error, "unknown option --%s; --help lists all", name);
@@ -221,18 +223,25 @@ static int is_option_word(Options *options, const char *word) {
     return !word[2] && find_alias(options, word[1]);
 }
 
-int options_ask_for_help(int argc, char **argv) {
+// Of one word; an unknown format is no question for help but an error.
+static HelpFormat help_format(const char *word) {
+    if (!strcmp(word, "--help") || !strcmp(word, "-h")) return HELP_TEXT;
+    int index = strncmp(word, "--help=", 7) ? -1 : choice_index("man|bash|zsh|fish", word + 7);
+    return index < 0 ? HELP_NONE : (HelpFormat)(HELP_MAN + index);
+}
+
+HelpFormat options_ask_for_help(int argc, char **argv) {
     for (int at = 1; at < argc && strcmp(argv[at], "--"); at++)
-        if (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h")) return 1;
-    return 0;
+        if (help_format(argv[at])) return help_format(argv[at]);
+    return HELP_NONE;
 }
 
 int options_parse(Options *options, int argc, char **argv, const char **positionals, int max_positionals,
                   int *n_positionals, Error *error) {
     int count = 0, only_positionals = 0;
     for (int at = 1; at < argc;) {
-        if (!only_positionals && (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h"))) {
-            options_help(options, stdout);
+        if (!only_positionals && help_format(argv[at])) {
+            options_help(options, help_format(argv[at]), stdout);
             exit(0);
         }
         if (!only_positionals && !strcmp(argv[at], "--")) {
@@ -251,8 +260,7 @@ int options_parse(Options *options, int argc, char **argv, const char **position
 
 // ---- help
 
-// What stands for the value in --help: "N", "X", "a|b|c", or the option's own word.
-static const char *value_word(const Option *option) {
+const char *option_value_word(const Option *option) {
     switch (option->type) {
     case OPTION_FLAG:
         return "";
@@ -268,31 +276,48 @@ static const char *value_word(const Option *option) {
     }
 }
 
+int option_has_default(const Option *option) {
+    if (option->type == OPTION_FLAG) return !strcmp(option->default_text, "yes");
+    return option->default_text[0] != 0;
+}
+
 static void help_line(const Option *option, FILE *out) {
     char left[160], alias[8] = "    ";
     if (option->alias) snprintf(alias, sizeof alias, "-%c, ", option->alias);
-    int wide = snprintf(left, sizeof left, "  %s--%s %s", alias, option->name, value_word(option));
+    int wide = snprintf(left, sizeof left, "  %s--%s %s", alias, option->name, option_value_word(option));
     if (wide <= 34)
         fprintf(out, "%-35s", left);
     else
         fprintf(out, "%s\n%35s", left, "");
-    int has_default = option->default_text[0] && option->type != OPTION_FLAG;
-    if (option->type == OPTION_FLAG) has_default = !strcmp(option->default_text, "yes");
-    if (has_default)
+    if (option_has_default(option))
         fprintf(out, "%s (%s)\n", option->help, option->default_text);
     else
         fprintf(out, "%s\n", option->help);
 }
 
-void options_help(const Options *options, FILE *out) {
+static void help_text(const Options *options, FILE *out) {
     fprintf(out, "%s\n", options->usage);
     const char *group = "";
+    if (options->command_count) fprintf(out, "\ncommands\n");
+    for (int i = 0; i < options->command_count; i++)
+        fprintf(out, "  %-32s %s\n", options->commands[i].name, options->commands[i].what);
     for (int i = 0; i < options->count; i++) {
         if (strcmp(group, options->items[i].group)) fprintf(out, "\n%s\n", group = options->items[i].group);
         help_line(&options->items[i], out);
     }
     fprintf(out, "\n%s\n%-35s%s\n", "help", "  -h, --help", "this text; defaults are in parentheses");
+    fprintf(out, "%-35s%s\n", "      --help=man|bash|zsh|fish",
+            "a man page, or what a shell needs to complete options");
     if (options->closing) fprintf(out, "\n%s\n", options->closing);
+}
+
+void options_help(const Options *options, HelpFormat format, FILE *out) {
+    if (format == HELP_TEXT)
+        help_text(options, out);
+    else if (format == HELP_MAN)
+        options_man_page(options, out);
+    else
+        options_completion(options, format, out);
 }
 
 // ---- the saved configuration

@@ -32,9 +32,19 @@ typedef struct {
 
 enum { OPTIONS_MAX = 128 };
 
+typedef struct { // of a program that has several, each with options of its own
+    const char *name, *what;
+} Command;
+
+// What --help is answered with: text for the screen; with --help=man a man page, with --help=bash, zsh or fish what
+// that shell needs to complete the program's words.
+typedef enum { HELP_NONE, HELP_TEXT, HELP_MAN, HELP_BASH, HELP_ZSH, HELP_FISH } HelpFormat;
+
 typedef struct {
-    const char *usage;   // first lines of --help
+    const char *usage;   // first lines of --help: how it is called, lines that begin with its name; then what it does
     const char *closing; // last lines of --help (examples), may be NULL
+    const Command *commands;
+    int command_count;
     Option items[OPTIONS_MAX];
     int count;
 } Options;
@@ -46,8 +56,8 @@ void options_add(Options *options, const Option *items, int count);
 int options_parse(Options *options, int argc, char **argv, const char **positionals, int max_positionals,
                   int *n_positionals, Error *error);
 
-// Whether --help or -h is among the words, before a --.
-int options_ask_for_help(int argc, char **argv);
+// The format in which --help or -h asks for help, before a --; HELP_NONE when neither is among the words.
+HelpFormat options_ask_for_help(int argc, char **argv);
 
 // One value from text, with the same checks; used by parsing and by options_from_json.
 int option_set(Option *option, const char *text, Error *error);
@@ -61,7 +71,14 @@ int choice_index(const char *choices, const char *word);
 // Word number `index` of "a|b|c", copied into `word`.
 const char *choice_name(const char *choices, int index, char *word, size_t size);
 
-void options_help(const Options *options, FILE *out);
+void options_help(const Options *options, HelpFormat format, FILE *out);
+// In options_pages.c: the formats besides text.
+void options_man_page(const Options *options, FILE *out);
+void options_completion(const Options *options, HelpFormat shell, FILE *out);
+// What stands for an option's value: "N", "X", "a|b|c", or its own word; "" for a flag.
+const char *option_value_word(const Option *option);
+// Whether the default is worth telling.
+int option_has_default(const Option *option);
 // {"name": value, ...} in the table's order, strings as json_bytes makes them; a new reference.
 json_t *options_to_json(const Options *options);
 // Takes over the values found in `json` for options that were not on the command line.

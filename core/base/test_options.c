@@ -29,7 +29,7 @@ static int word_count;
 
 static void reset(void) {
     values = (Values){.shuffle = 1, .batch = 8, .kind = 1, .steps = 1000, .rate = 6e-4f};
-    options = (Options){.usage = "usage: test", .closing = "the closing"};
+    options = (Options){.usage = "usage: test [options]\nA table for tests.", .closing = "the closing"};
     const Option items[] = {
         OPTION("shuffle", 0, OPTION_FLAG, shuffle, 0, 1, NULL, "random order"),
         OPTION("loud", 'q', OPTION_FLAG, loud, 0, 1, NULL, "say more"),
@@ -179,18 +179,18 @@ static void choices(void) {
 
 // ---- help
 
-static char *help_text(const Options *table) {
+static char *help_text(const Options *table, HelpFormat format) {
     char *text;
     size_t size;
     FILE *file = open_memstream(&text, &size);
-    options_help(table, file);
+    options_help(table, format, file);
     fclose(file);
     return text;
 }
 
 static void help_lists_everything(void) {
     reset();
-    char *text = help_text(&options);
+    char *text = help_text(&options, HELP_TEXT);
     for (int i = 0; i < options.count; i++) {
         CHECK_CONTAINS(text, options.items[i].name);
         CHECK_CONTAINS(text, options.items[i].help);
@@ -203,6 +203,64 @@ static void help_lists_everything(void) {
     CHECK_CONTAINS(text, "(0.0006)");
     CHECK_CONTAINS(text, "schedule (linear)");
     free(text);
+}
+
+// What a reader of roff would take for a request or set otherwise is written so that it does not.
+static void man_page(void) {
+    static const Command commands[] = {{"one", "the first"}, {"two", "it's \\ second"}};
+    reset();
+    char *text = help_text(&options, HELP_MAN);
+    CHECK_CONTAINS(text, ".TH \"test\" 1");
+    CHECK_CONTAINS(text, "test \\- a table for tests\n");
+    CHECK_CONTAINS(text, ".SH SYNOPSIS\n.nf\ntest [options]\n.fi\n");
+    CHECK_CONTAINS(text, "\\fB\\-b\\fR, \\fB\\-\\-batch\\fR \\fIN\\fR\nrows per step (8)\n");
+    CHECK_CONTAINS(text, "\\fB\\-\\-kind\\fR \\fIcosine|linear|constant\\fR\nschedule (linear)\n");
+    for (int i = 0; i < options.count; i++) CHECK_CONTAINS(text, options.items[i].help);
+    free(text);
+    Options several = {.usage = "usage: test COMMAND\n.hidden", .commands = commands, .command_count = 2};
+    text = help_text(&several, HELP_MAN);
+    CHECK_CONTAINS(text, ".SH DESCRIPTION\n\\&.hidden\n");
+    CHECK_CONTAINS(text, "it\\(aqs \\e second; see\n.BR test\\-two (1)\n");
+    free(text);
+}
+
+// The table's words and quotes in each shell's own way; scripts/test_install.sh asks the shells themselves.
+static void completion(void) {
+    static const struct {
+        HelpFormat shell;
+        const char *kind, *path, *number, *command;
+    } cases[] = {
+        {HELP_BASH, "    --kind) words='cosine linear constant' ;;", "--train | -i) paths=1",
+         "--batch | -b) :", "_test_two() {"},
+        {HELP_ZSH, "'--kind=[schedule]:kind:(cosine linear constant)'", "{-i,--train=}'[training data]:SHARDS:_files'",
+         "{-b,--batch=}'[rows per step]:N: '", "#autoload\n# of test two"},
+        {HELP_FISH, "complete -c test -l kind -x -a 'cosine linear constant' -d 'schedule'", "-l train -s i -r -F",
+         "-l batch -s b -x -d", "complete -c test -n '__fish_seen_subcommand_from two' -l flag -d 'it"},
+    };
+    int flag = 0;
+    Option quoted = {"group", "flag", 0, OPTION_FLAG, &flag, 0, 1, NULL, "it's [a] \\ flag", 0, ""};
+    Options command = {.usage = "test two [--flag]\nwhat it does"};
+    options_add(&command, &quoted, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        reset();
+        char *text = help_text(&options, cases[i].shell);
+        CHECK_CONTAINS(text, cases[i].kind);
+        CHECK_CONTAINS(text, cases[i].path);
+        CHECK_CONTAINS(text, cases[i].number);
+        free(text);
+        text = help_text(&command, cases[i].shell);
+        CHECK_CONTAINS(text, cases[i].command);
+        if (cases[i].shell == HELP_ZSH) CHECK_CONTAINS(text, "'--flag[it'\\''s \\[a\\] \\\\ flag]'");
+        if (cases[i].shell == HELP_FISH) CHECK_CONTAINS(text, "'it\\'s [a] \\\\ flag'");
+        free(text);
+    }
+}
+
+static void formats_of_help(void) {
+    char *words[] = {"test", "--batch", "3", "--help=zsh", "--", "--help"}, *bad[] = {"test", "--help=csh"};
+    CHECK(options_ask_for_help(6, words) == HELP_ZSH && options_ask_for_help(3, words) == HELP_NONE);
+    CHECK(options_ask_for_help(2, bad) == HELP_NONE);
+    check_refused("--help=csh", "option --help: expected man, bash, zsh or fish, found \"csh\"");
 }
 
 // --help prints to standard output and ends with 0, whatever is wrong after it.
@@ -349,6 +407,9 @@ int main(void) {
     RUN(suggestions);
     RUN(choices);
     RUN(help_lists_everything);
+    RUN(man_page);
+    RUN(completion);
+    RUN(formats_of_help);
     RUN(help_exits);
     RUN(json_round_trip);
     RUN(json_floats);

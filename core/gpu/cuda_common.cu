@@ -1,6 +1,7 @@
 #include "cuda_common.h"
 
 #include <errno.h> // program_invocation_short_name
+#include <vector>
 
 static const char *cuda_hint(cudaError_t status) {
     switch (status) {
@@ -69,4 +70,11 @@ cublasHandle_t cublas_on(cudaStream_t stream) {
     cublas_check(cublasSetStream(handle, stream)); // which puts the library's own workspace back
     cublas_check(cublasSetWorkspace(handle, cublas_workspace(), CUBLAS_WORKSPACE_BYTES));
     return handle;
+}
+
+void fetch_floats(float *to, const floatX *from, size_t count, cudaStream_t stream) {
+    std::vector<floatX> numbers(count);
+    cuda_check(cudaMemcpyAsync(numbers.data(), from, count * sizeof(floatX), cudaMemcpyDeviceToHost, stream));
+    cuda_check(cudaStreamSynchronize(stream));
+    for (size_t i = 0; i < count; i++) to[i] = to_float(numbers[i]);
 }

@@ -41,6 +41,9 @@ void cublas_check_at(cublasStatus_t status, const char *call, const char *file, 
 // After a kernel launch: reports what the launch itself refused (sizes, shared memory).
 #define launch_check() cuda_check(cudaGetLastError())
 
+// `count` numbers from device memory, as float in host memory; waits for them.
+void fetch_floats(float *to, const floatX *from, size_t count, cudaStream_t stream);
+
 // Scratch memory of cuBLAS and cuBLASLt: one for both, because all their work goes to one stream. cuBLAS would allocate
 // its own, and put the allocation into every CUDA graph that is captured.
 void *cublas_workspace(void);

@@ -21,4 +21,17 @@ template <typename Number> __global__ void sum_squares_kernel(double *parts, con
     if (threadIdx.x == 0) parts[blockIdx.x] = squares;
 }
 
+// Whether all are finite; waits for the device, and fast it is not. parts: (NORM_BLOCKS), on the device
+template <typename Number>
+static bool finite_on_device(double *parts, const Number *x, size_t count, cudaStream_t stream) {
+    double host[NORM_BLOCKS], sum = 0;
+    unsigned blocks = norm_blocks(count);
+    sum_squares_kernel<<<blocks, BLOCK, 0, stream>>>(parts, x, count);
+    launch_check();
+    cuda_check(cudaMemcpyAsync(host, parts, blocks * sizeof(double), cudaMemcpyDeviceToHost, stream));
+    cuda_check(cudaStreamSynchronize(stream));
+    for (unsigned b = 0; b < blocks; b++) sum += host[b];
+    return isfinite(sum);
+}
+
 #endif

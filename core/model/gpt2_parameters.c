@@ -76,6 +76,14 @@ Parameter *gpt2_list_parameters(const GPT2Config *config, const AttentionStack *
     return list;
 }
 
+void gpt2_choose_muon(Parameter *parameters, int count) {
+    for (int i = 0; i < count; i++) {
+        Parameter *p = &parameters[i];
+        if (p->layer < 0 || p->rank != 2 || p->of_attention) continue;
+        p->muon_blocks = i - gpt2_layer_start(parameters, p->layer) == QKV_WEIGHT ? 3 : 1;
+    }
+}
+
 uint64_t gpt2_count_parameters(const GPT2Config *config, const AttentionStack *stack) {
     uint64_t sum = gpt2_config_parameters(config);
     for (int l = 0; l < config->L; l++) {
@@ -156,14 +164,14 @@ static int list_tensors(const ModelTensors *model, int which, Tensor **tensors, 
     return count;
 }
 
-// AdamW's moments: NAME.m and NAME.v.
+// The moments: NAME.m, and where they are AdamW's NAME.v.
 static int list_moments(const ModelTensors *model, Tensor **tensors, char (**names)[80]) {
     int count = 0;
     Tensor *list = memory_allocate_zeroed(2 * (size_t)model->count, sizeof *list, "the list of tensors");
     *names = memory_allocate(2 * (size_t)model->count, sizeof **names, "the names of tensors");
     for (int i = 0; i < model->count; i++) {
         const Parameter *p = &model->parameters[i];
-        for (int moment = 0; moment < 2; moment++, count++) {
+        for (int moment = 0; moment < (p->muon_blocks ? 1 : 2); moment++, count++) {
             snprintf((*names)[count], sizeof **names, "%s.%c", p->name, moment ? 'v' : 'm');
             list[count] = parameter_tensor(p, (*names)[count], moment ? p->v : p->m);
         }
@@ -216,6 +224,7 @@ int model_check_checkpoint(const GPT2Config *config, const AttentionStack *stack
                            int which, Error *error) {
     ModelTensors planned = {.config = *config, .stack = *stack};
     planned.parameters = gpt2_list_parameters(config, stack, &planned.count);
+    if (which & MODEL_BY_MUON) gpt2_choose_muon(planned.parameters, planned.count);
     int failed = model_read_checkpoint(&planned, checkpoint, which, error) ||
                  ((which & MODEL_MOMENTS) && model_read_optimizer(&planned, checkpoint, error));
     free(planned.parameters);

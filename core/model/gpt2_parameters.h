@@ -15,11 +15,12 @@ typedef struct { // one weight tensor with all that training keeps for it
     uint64_t shape[4];
     size_t count;
     int decays;         // weight decay applies to it
+    int muon_blocks;    // Muon updates it, as so many matrices side by side; 0: AdamW does
     int layer;          // -1: of none
     int of_attention;   // a parameter of the layer's attention; they are the layer's last
     size_t block_place; // the attention's parameters of a layer are one block: the tensor's place in it
     size_t block_count; // its first tensor: the block's size, else 0
-    real *value, *gradient, *m, *v; // (count) each, or NULL; m, v: AdamW's moments
+    real *value, *gradient, *m, *v; // (count) each, or NULL; m, v: AdamW's moments, m Muon's momentum
 } Parameter;
 
 // The tensors of a layer in the order of the list; a trainer's struct of a layer's weights has its pointers in this
@@ -40,11 +41,14 @@ typedef struct { // what of a model goes into files
 // What memory a model has: for decoding; gradients, activations and moments too; all but moments, which the ranks
 // share.
 typedef enum { TRAINS_NOT, TRAINS, TRAINS_SHARING_MOMENTS } Trains;
+enum { BY_MUON = 4 }; // may be added to these: the matrices of the blocks are Muon's
 // What a model's tensors are wanted in host memory for.
 typedef enum { HOST_TO_SAVE, HOST_TO_FILL } HostPurpose;
 
 // The list with names and shapes, without memory for the numbers; free() it.
 Parameter *gpt2_list_parameters(const GPT2Config *config, const AttentionStack *stack, int *count);
+// Leaves the matrices of the blocks to Muon.
+void gpt2_choose_muon(Parameter *parameters, int count);
 // All trained numbers: the model's weights and its attentions' parameters.
 uint64_t gpt2_count_parameters(const GPT2Config *config, const AttentionStack *stack);
 // The index of a layer's first tensor.
@@ -57,8 +61,9 @@ Parameter *gpt2_attention_parameters(Parameter *parameters, int count, int layer
 // in their attention start equal.
 void model_initialize(const ModelTensors *model, uint64_t seed, double std);
 
-// The weights of a GPT-2; what belongs to the attention, constants and parameters; the optimiser's moments of all.
-enum { MODEL_WEIGHTS = 1, MODEL_ATTENTION = 2, MODEL_MOMENTS = 4 };
+// The weights of a GPT-2; what belongs to the attention, constants and parameters; the optimiser's moments of all, of
+// which Muon has fewer.
+enum { MODEL_WEIGHTS = 1, MODEL_ATTENTION = 2, MODEL_MOMENTS = 4, MODEL_BY_MUON = 8 };
 // Does the checkpoint have the tensors of such a model, in their shapes? To be asked before the model is allocated: the
 // sizes in config.json may be anything, what the file holds is bounded by its size.
 int model_check_checkpoint(const GPT2Config *config, const AttentionStack *stack, const Checkpoint *checkpoint,

@@ -165,3 +165,70 @@ int llmc_model_read(const LlmcModel *model, const Tensor *wanted, int count, Err
         if (read_tensor(model, &wanted[i], error)) return -1;
     return 0;
 }
+
+// ---- writing
+
+int llmc_padded_vocabulary(int V) {
+    return (V + 127) / 128 * 128;
+}
+
+static const Tensor *find_tensor(const Tensor *tensors, int count, const Kind *kind, int layer) {
+    char name[64];
+    if (kind->per_layer)
+        snprintf(name, sizeof name, "transformer.h.%d.%s", layer, kind->name);
+    else
+        snprintf(name, sizeof name, "transformer.%s", kind->name);
+    for (int i = 0; i < count; i++)
+        if (!strcmp(tensors[i].name, name)) return &tensors[i];
+    return NULL;
+}
+
+// The upper half of the float, rounded to the nearest, of two equally near to the even one. Weights are finite.
+static uint16_t to_bfloat16(float number) {
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+// A tensor in the file's order, shape and dtype: transposed, padded, rounded.
+static int write_tensor(FileWriter *writer, const LlmcModel *model, const Kind *kind, const Tensor *tensor,
+                        Error *error) {
+    Tensor in_file = file_shape(model, kind);
+    uint64_t elements = tensor_elements(&in_file), given = tensor_elements(tensor);
+    float *numbers = memory_allocate_zeroed(elements, sizeof *numbers, "a tensor to write");
+    if (kind->per_layer && kind->in)
+        transpose(numbers, tensor->data, tensor->shape[0], tensor->shape[1]);
+    else
+        memcpy(numbers, tensor->data, (given < elements ? given : elements) * sizeof *numbers);
+    if (model->dtype == DTYPE_BF16) // in place: the narrow ones never overtake the wide ones
+        for (uint64_t i = 0; i < elements; i++) {
+            uint16_t narrow = to_bfloat16(numbers[i]);
+            memcpy((char *)numbers + 2 * i, &narrow, 2);
+        }
+    int result = file_write(writer, numbers, (size_t)tensor_bytes(&in_file), error);
+    free(numbers);
+    return result;
+}
+
+static int write_all(FileWriter *writer, const LlmcModel *model, const Tensor *tensors, int count, Error *error) {
+    const GPT2Config *config = &model->config;
+    int32_t version = model->dtype == DTYPE_F32 ? LLMC_VERSION_F32 : LLMC_VERSION_BF16;
+    int32_t header[LLMC_HEADER_BYTES / 4] = {LLMC_MAGIC, version,    config->max_T, config->V,
+                                             config->L,  config->NH, config->C,     model->padded_V};
+    if (file_write(writer, header, sizeof header, error)) return -1;
+    for (const Kind *kind = kinds; kind < kinds + KIND_COUNT; kind++)
+        for (int layer = 0; layer < (kind->per_layer ? config->L : 1); layer++) {
+            const Tensor *tensor = find_tensor(tensors, count, kind, layer);
+            if (!tensor) return error_set(error, "%.700s: the model has no %s", writer->path, kind->name);
+            if (write_tensor(writer, model, kind, tensor, error)) return -1;
+        }
+    return 0;
+}
+
+int llmc_model_write(const char *path, const LlmcModel *model, const Tensor *tensors, int count, Error *error) {
+    FileWriter writer;
+    if (file_writer_open(&writer, path, file_bytes(model), error)) return -1;
+    if (write_all(&writer, model, tensors, count, error) == 0 && file_writer_commit(&writer, error) == 0) return 0;
+    file_writer_abort(&writer);
+    return -1;
+}

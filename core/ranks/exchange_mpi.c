@@ -191,7 +191,8 @@ void exchange_finish(Exchange *exchange) {
     profile_work(WORK_OTHER);
 }
 
-void exchange_values(Exchange *exchange) {
+// block (partition->size): every rank gets all shards
+static void gather(Exchange *exchange, real *block) {
     profile_work(WORK_COMMUNICATION);
     MPI_Request requests[IN_FLIGHT];
     int buckets = exchange->partition.buckets;
@@ -200,9 +201,17 @@ void exchange_values(Exchange *exchange) {
         if (b >= buckets) continue;
         const Layout *layout = layout_of(exchange, b);
         MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL,
-                        exchange->values + partition_bucket(&exchange->partition, b).start, layout->gather_counts,
+                        block + partition_bucket(&exchange->partition, b).start, layout->gather_counts,
                         layout->gather_offsets, MPI_REAL_NUMBER, mpi_comm_gathering, &requests[b % IN_FLIGHT]);
     }
     profile_work(WORK_OTHER);
+}
+
+void exchange_values(Exchange *exchange) {
+    gather(exchange, exchange->values);
+}
+
+void exchange_gradients(Exchange *exchange) {
+    gather(exchange, exchange->gradients);
 }
 #endif

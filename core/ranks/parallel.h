@@ -69,5 +69,7 @@ void exchange_ready(Exchange *exchange, size_t from);
 void exchange_finish(Exchange *exchange);
 // After each rank has updated the weights of its own shards: every rank gets all of them.
 void exchange_values(Exchange *exchange);
+// The same for what a rank has made of its own shards of the gradients.
+void exchange_gradients(Exchange *exchange);
 
 #endif

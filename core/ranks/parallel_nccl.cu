@@ -56,9 +56,9 @@ int exchange_gpu_exists(void) {
     return 1;
 }
 
-typedef enum { GRADIENTS, SUMS, WEIGHTS, SECTIONS } Section;
+typedef enum { GRADIENTS, SUMS, DIRECTIONS, WEIGHTS, SECTIONS } Section;
 static const char *const section_names[SECTIONS] = {"the gradients' sums", "the sums of losses and norms",
-                                                    "the updated weights"};
+                                                    "Muon's directions", "the updated weights"};
 
 struct ExchangeGPU {
     floatX *values;
@@ -235,6 +235,15 @@ void exchange_gpu_values(ExchangeGPU *exchange, Stretch stretch) {
              exchange->compute);
 }
 
+void exchange_gpu_gradients(ExchangeGPU *exchange, Stretch stretch) {
+    OwnParts own = exchange_gpu_own(stretch, exchange->rank, exchange->ranks);
+    if (own.shard.count)
+        sent(exchange, DIRECTIONS,
+             ncclAllGather(exchange->gradients + own.shard.start, exchange->gradients + stretch.start, own.shard.count,
+                           ncclFloat, exchange->communicator, exchange->compute),
+             exchange->compute);
+}
+
 void exchange_gpu_sum(ExchangeGPU *exchange, double *numbers, size_t count) {
     sent(exchange, SUMS,
          ncclAllReduce(numbers, numbers, count, ncclDouble, ncclSum, exchange->communicator, exchange->compute),
@@ -253,6 +262,7 @@ void exchange_gpu_free(ExchangeGPU *) {}
 void exchange_gpu_ready(ExchangeGPU *, Stretch) {}
 void exchange_gpu_finish(ExchangeGPU *) {}
 void exchange_gpu_values(ExchangeGPU *, Stretch) {}
+void exchange_gpu_gradients(ExchangeGPU *, Stretch) {}
 void exchange_gpu_sum(ExchangeGPU *, double *, size_t) {}
 void exchange_gpu_wait(ExchangeGPU *) {}
 cudaStream_t exchange_gpu_transfer(const ExchangeGPU *) {

@@ -8,6 +8,7 @@
 //   exchange_gpu_finish()                    before the norm
 //   exchange_gpu_sum()                       the loss, with ZeRO also the squares in the middle of the norm: on the
 //                                            device
+//   exchange_gpu_gradients()                 within Muon's step, with ZeRO
 //   exchange_gpu_values()                    after AdamW, with ZeRO
 //   exchange_gpu_wait()                      where the host waits for the device
 #ifndef CORE_PARALLEL_NCCL_H
@@ -52,6 +53,9 @@ typedef struct {
 OwnParts exchange_gpu_own(Stretch stretch, int rank, int ranks);
 // After the update: every rank gets the weights of the stretch. Ordered with `compute`.
 void exchange_gpu_values(ExchangeGPU *exchange, Stretch stretch);
+
+// The same for what a rank has made of its own shard of the gradients.
+void exchange_gpu_gradients(ExchangeGPU *exchange, Stretch stretch);
 
 // numbers (count) on the device, summed over ranks; ordered with `compute`.
 void exchange_gpu_sum(ExchangeGPU *exchange, double *numbers, size_t count);

@@ -160,13 +160,15 @@ static void point_arrays(ParametersGPU *parameters) {
 void parameters_gpu_plan(ParametersGPU *parameters, const GPT2Config *config, const AttentionStack *stack, int padded_V,
                          int trains) {
     size_t L = (size_t)config->L;
-    parameters->trains = trains, parameters->L = config->L;
-    parameters->shares = trains == TRAINS_SHARING_MOMENTS;
+    parameters->trains = trains & ~BY_MUON, parameters->L = config->L;
+    parameters->by_muon = trains & BY_MUON;
+    parameters->shares = parameters->trains == TRAINS_SHARING_MOMENTS;
     parameters->host_weights.what = parameters->weight_arena.what = "weights";
-    parameters->host_moments.what = parameters->moment_arena.what = "AdamW moments";
+    parameters->host_moments.what = parameters->moment_arena.what = trains & BY_MUON ? "moments" : "AdamW moments";
     parameters->host_constant_arena.what = parameters->constant_arena.what = "attention constants";
     parameters->gradient_arena.what = "gradients";
     parameters->list = gpt2_list_parameters(config, stack, &parameters->count);
+    if (parameters->by_muon) gpt2_choose_muon(parameters->list, parameters->count);
     parameters->offsets = (size_t *)memory_allocate((size_t)parameters->count, sizeof(size_t), "the list of offsets");
     parameters->host_constants = (real **)memory_allocate_zeroed(L, sizeof(real *), "the list of constants");
     parameters->constants = (float **)memory_allocate_zeroed(L, sizeof(float *), "the list of constants");

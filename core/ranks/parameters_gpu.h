@@ -43,6 +43,7 @@ typedef struct {
     float *attention; // the attention's parameters among the master weights
     int shares;       // ZeRO: the master weights and moments are those of what this rank updates
     int trains;       // Trains: whether gradients and moments exist
+    int by_muon;      // the matrices of the blocks are Muon's
 
     real **host_constants; // the attention's, per layer
     float **constants;

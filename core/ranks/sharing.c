@@ -26,7 +26,7 @@ static void list_own_parts(Sharing *sharing, Arena *moments) {
         own->count = parts[k].count;
         own->value += parts[k].start, own->gradient += parts[k].start;
         own->m = sharing->zero ? sharing->m + at : own->m + parts[k].start;
-        own->v = sharing->zero ? sharing->v + at : own->v + parts[k].start;
+        if (own->v || sharing->zero) own->v = sharing->zero ? sharing->v + at : own->v + parts[k].start;
     }
     free(parts);
 }

@@ -231,11 +231,58 @@ static int open_metrics_file(Run *run, int keep, Error *error) {
     return run->metrics < 0 ? -1 : 0;
 }
 
+// ---- llm.c's main.log
+
+// Whether the line was there when so many steps had been done: "s:9 trl:" is the tenth, "s:9 tel:" comes after nine.
+static int is_line_until(const char *line, int64_t step) {
+    long long number;
+    int used = 0;
+    if (sscanf(line, "s:%lld %n", &number, &used) != 1 || !used) return 0;
+    return number + !strncmp(line + used, "trl:", 4) <= step;
+}
+
+static int cut_llmc_log(const Run *run, int64_t step, Error *error) {
+    char *path = path_join(run->directory, "main.log"), *text = NULL;
+    size_t size = 0, kept = 0, length;
+    int failed = file_exists(path) && file_read(&text, &size, path, METRICS_BYTES_MAX, error);
+    for (size_t start = 0; !failed && start < size; start += length) {
+        const char *end = memchr(text + start, '\n', size - start);
+        length = end ? (size_t)(end - (text + start)) + 1 : size - start;
+        if (!end || !is_line_until(text + start, step)) continue;
+        memmove(text + kept, text + start, length), kept += length;
+    }
+    if (!failed) failed = file_replace(path, text ? text : "", kept, error);
+    free(path), free(text);
+    return failed ? -1 : 0;
+}
+
+int run_open_llmc_log(Run *run, int64_t step, Error *error) {
+    if (cut_llmc_log(run, step, error)) return -1;
+    run->llmc_log = 1;
+    return 0;
+}
+
+// The file is opened for each line, as llm.c does it.
+static void write_llmc_line(Run *run, const char *line) {
+    Error error;
+    if (!run->llmc_log) return;
+    char *path = path_join(run->directory, "main.log");
+    int file = file_open_log(path, 1, &error);
+    if (file < 0 || write(file, line, strlen(line)) != (ssize_t)strlen(line)) {
+        warn("%.700s: cannot write; the run goes on without it", path);
+        run->llmc_log = 0;
+    }
+    if (file >= 0) close(file);
+    free(path);
+}
+
 int run_cut_metrics(Run *run, int64_t step, Error *error) {
     char *path = path_join(run->directory, "metrics.jsonl");
     if (run->metrics >= 0) close(run->metrics), run->metrics = -1;
     int failed = drop_later_steps(path, step, error);
     free(path);
+    events_restart(&run->events, step + 1);
+    if (run->llmc_log && cut_llmc_log(run, step, error)) return -1;
     return failed || open_metrics_file(run, 1, error) ? -1 : 0;
 }
 
@@ -249,7 +296,18 @@ int run_open_metrics(Run *run, const json_t *configuration, int64_t step, Error 
     return 0;
 }
 
+int run_open_events(Run *run, const json_t *configuration, int64_t step, Error *error) {
+    if (events_open(&run->events, run->directory, step ? step + 1 : 0, error)) return -1;
+    if (step > 0) return 0; // the run's first session has told it
+    char *text = json_print(configuration, JSON_INDENT(4) | JSON_REAL_PRECISION(9));
+    events_text(&run->events, 0, "configuration/text_summary", text);
+    events_options(&run->events, json_object_get(configuration, "options"));
+    free(text);
+    return 0;
+}
+
 void run_close(Run *run) {
+    events_close(&run->events);
     if (run->metrics >= 0) close(run->metrics);
     if (run->lock >= 0) close(run->lock);
 }
@@ -326,6 +384,15 @@ void run_report_step(Run *run, const StepReport *r) {
              (long long)r->step, (long long)r->tokens, r->loss, r->norm, r->rate, 1e3 * r->seconds,
              (double)r->batch_tokens / r->seconds, r->gflops, r->elapsed, floored);
     write_line(run, line);
+    const Scalar scalars[] = {{"train/loss", r->loss},
+                              {"train/norm", r->norm},
+                              {"train/lr", r->rate},
+                              {"train/tokens_per_second", (double)r->batch_tokens / r->seconds},
+                              {"train/tokens", (double)r->tokens}};
+    events_scalars(&run->events, r->step, scalars, sizeof scalars / sizeof *scalars);
+    snprintf(line, sizeof line, "s:%lld trl:%.4f lr:%.6f norm:%.2f\n", (long long)r->step - 1, r->loss, r->rate,
+             r->norm);
+    write_llmc_line(run, line);
 }
 
 void run_report_validation(Run *run, const ValidationReport *r) {
@@ -341,6 +408,20 @@ void run_report_validation(Run *run, const ValidationReport *r) {
              "\"tokens\": %lld}\n",
              (long long)r->step, r->loss, fmin(exp(r->loss), 1e300), json_bits, (long long)r->tokens);
     write_line(run, line);
+    const Scalar scalars[] = {{"validation/loss", r->loss},
+                              {"validation/perplexity", exp(r->loss)},
+                              {"validation/bits_per_byte", r->bits_per_byte}};
+    events_scalars(&run->events, r->step, scalars, r->bits_per_byte > 0 ? 3 : 2);
+    snprintf(line, sizeof line, "s:%lld tel:%.4f\n", (long long)r->step, r->loss);
+    write_llmc_line(run, line);
+}
+
+void run_report_sample(Run *run, int64_t step, const char *text) {
+    run_print(run, "sample at step %lld: %s", (long long)step, text);
+    json_t *line = json_pack("{s:s, s:I, s:s}", "type", "sample", "step", (json_int_t)step, "text", text);
+    write_json(run, json_made(line, "a sample"));
+    json_decref(line);
+    events_text(&run->events, step, "sample/text_summary", text);
 }
 
 void run_report_event(Run *run, int64_t step, const char *event, const char *text) {

@@ -3,6 +3,7 @@
 #define CORE_RUN_H
 
 #include "core/base/error.h"
+#include "events.h"
 
 #include <jansson.h>
 #include <signal.h>
@@ -15,6 +16,8 @@ typedef struct {
     int metrics;        // descriptor of RUN/metrics.jsonl; -1: none
     int64_t metrics_at; // its size: whole lines
     int64_t lines_lost; // lines that could not be written
+    Events events;      // --tensorboard
+    int llmc_log;       // also llm.c's log, RUN/main.log
     int terminal;       // standard output is a terminal: the step line updates in place
     int quiet;
     int line_open; // a step line stands on the terminal without its line break
@@ -62,6 +65,11 @@ int run_is_empty(const char *directory);
 // Opens the metrics: a new file whose first line is `configuration`, or, when a run continues at `step`, the old one
 // without the lines of later steps.
 int run_open_metrics(Run *run, const json_t *configuration, int64_t step, Error *error);
+// The same as llm.c's main.log: `s:STEP trl:LOSS lr:RATE norm:NORM`, and `s:STEP tel:LOSS` of validations. A step that
+// is called N elsewhere is trained by llm.c as number N - 1.
+int run_open_llmc_log(Run *run, int64_t step, Error *error);
+// The same for TensorBoard, in a file of this session's own.
+int run_open_events(Run *run, const json_t *configuration, int64_t step, Error *error);
 // Lines of steps after `step` go, as when the run goes back to it.
 int run_cut_metrics(Run *run, int64_t step, Error *error);
 void run_close(Run *run);
@@ -78,6 +86,7 @@ char *run_free_name(const char *path);
 
 void run_report_step(Run *run, const StepReport *report);
 void run_report_validation(Run *run, const ValidationReport *report);
+void run_report_sample(Run *run, int64_t step, const char *text);                   // UTF-8
 void run_report_event(Run *run, int64_t step, const char *event, const char *text); // "saved", "skipped", ...
 // The last line of a run that reached its end; without it a run is still going on or was interrupted.
 void run_report_done(Run *run, int64_t step, int64_t tokens, double elapsed);

@@ -160,7 +160,7 @@ void training_roll_back(Training *training, const ModelTensors *model) {
     int64_t from = training->step;
     training->must_roll_back = 0;
     training_stop_together_if(read_saved(training, model, &error), training, &error);
-    training->saved = training->step, training->validated = -1;
+    training->saved = training->step, training->validated = training->sampled = -1;
     if (parallel_rank() == 0 && run_cut_metrics(&training->run, training->step, &error)) warn("%s", error.text);
     snprintf(text, sizeof text, "rolled back from step %lld to step %lld, the learning rate is multiplied by %g",
              (long long)from, (long long)training->step, training->rate_factor);

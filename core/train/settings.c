@@ -28,6 +28,8 @@ Settings settings_default(void) {
         .batch = 8,
         .steps = 1000,
         .schedule = {.kind = SCHEDULE_COSINE, .peak = 6e-4f, .final_share = 0.1f, .warmup = 100, .decay_share = 0.2f},
+        .muon_lr = 0.02f,
+        .muon_momentum = 0.95f,
         .beta1 = 0.9f,
         .beta2 = 0.95f,
         .adam_eps = 1e-8f,
@@ -38,6 +40,7 @@ Settings settings_default(void) {
         .spike_window = 128,
         .val_every = 100,
         .val_tokens = 32768,
+        .sample_tokens = 64,
         .save_every = 500,
         .save_wait = 300,
         .rank_timeout = RANK_TIMEOUT,
@@ -107,6 +110,9 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("batch", "batch-ramp", 0, OPTION_LONG, batch_ramp, 0, 1e9, NULL, "steps of the ramp"),
         SETTING("optimisation", "steps", 'x', OPTION_LONG, steps, 0, 1e12, NULL, "steps in all; 0: only validate"),
         SETTING("optimisation", "seconds", 0, OPTION_FLOAT, seconds, 0, 1e9, NULL, "as many steps as fit, measured at the start; 0: --steps"),
+        SETTING("optimisation", "optimizer", 0, OPTION_CHOICE, optimizer, 0, 0, "adamw|muon", "muon: the blocks' matrices by Muon, the rest by AdamW"),
+        SETTING("optimisation", "muon-lr", 0, OPTION_FLOAT, muon_lr, 0, 100, NULL, "muon: peak learning rate of its matrices"),
+        SETTING("optimisation", "muon-momentum", 0, OPTION_FLOAT, muon_momentum, 0, 0.999999, NULL, "muon: share of the momentum that is kept"),
         SETTING("optimisation", "lr", 'l', OPTION_FLOAT, schedule.peak, 0, 100, NULL, "peak learning rate"),
         SETTING("optimisation", "schedule", 0, OPTION_CHOICE, schedule.kind, 0, 0, SCHEDULE_CHOICES, "of the learning rate"),
         SETTING("optimisation", "warmup", 'u', OPTION_LONG, schedule.warmup, 0, 1e12, NULL, "steps of linear warm-up"),
@@ -119,6 +125,11 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("optimisation", "adam-eps", 0, OPTION_FLOAT, adam_eps, 0, 1, NULL, "AdamW's epsilon"),
         SETTING("reporting", "val-every", 'v', OPTION_LONG, val_every, 0, 1e12, NULL, "steps between validations; 0: only at the end"),
         SETTING("reporting", "val-tokens", 0, OPTION_LONG, val_tokens, 1, 1e15, NULL, "tokens of the fixed validation set, from its start"),
+        SETTING("reporting", "sample-every", 0, OPTION_LONG, sample_every, 0, 1e12, NULL, "steps between samples of the model's text; 0: none"),
+        SETTING("reporting", "sample-tokens", 0, OPTION_INT, sample_tokens, 1, GPT2_CONTEXT_MAX, NULL, "tokens of a sample, as far as --sequence goes"),
+        SETTING("reporting", "sample-prompt", 0, OPTION_STRING, sample_prompt, 0, 0, "TEXT", "what samples begin with; default: nothing, a new document"),
+        SETTING("reporting", "tensorboard", 0, OPTION_FLAG, tensorboard, 0, 1, NULL, "also write event files for TensorBoard into the run's directory"),
+        SETTING("reporting", "llmc-log", 0, OPTION_FLAG, llmc_log, 0, 1, NULL, "also write main.log as llm.c does, for its notebooks"),
         SETTING("reporting", "save-every", 's', OPTION_LONG, save_every, 0, 1e12, NULL, "steps between checkpoints; 0: only at the end"),
         SETTING("reporting", "save-wait", 0, OPTION_INT, save_wait, 0, 1e6, NULL, "seconds that the last save waits for space before the run fails"),
         SETTING("reporting", "keep", 0, OPTION_INT, keep_last, 1, 1 << 20, NULL, "newest checkpoints to keep"),
@@ -243,10 +254,9 @@ json_t *settings_to_json(const Options *options) {
 }
 
 // Options that would make it a different run. The attention's own are checked separately.
-static const char *const fixed_options[] = {"batch",      "sequence", "micro-batch", "batch-start",
-                                            "batch-ramp", "seed",     "layers",      "heads",
-                                            "width",      "context",  "vocab",       "attention",
-                                            "positions"};
+static const char *const fixed_options[] = {"batch", "sequence",  "micro-batch", "batch-start", "batch-ramp",
+                                            "seed",  "layers",    "heads",       "width",       "context",
+                                            "vocab", "attention", "positions",   "optimizer"};
 
 static int is_fixed(const Option *option) {
     for (size_t i = 0; i < sizeof fixed_options / sizeof *fixed_options; i++)
@@ -286,15 +296,19 @@ int settings_resume(Options *options, const json_t *saved, const json_t *saved_a
     for (int i = 0; i < options->count; i++) {
         Option *option = &options->items[i];
         const json_t *value = saved_value(option, saved, saved_attention);
+        int is_optimizer = !strcmp(option->name, "optimizer");
+        if (is_optimizer && !value && *(int *)option->value == OPTIMIZER_ADAMW)
+            continue; // saved before there was another
         if (!option->given || (!is_fixed(option) && !attention_is_option(option))) continue;
         if (value && same_value(option, value)) continue;
         char there[256] = "nothing of that name", here[256];
         if (value) json_text(value, there, sizeof there);
         option_print_value(option, here, sizeof here);
-        // Another attention is another model: no force can load its constants.
-        if (!force || attention_is_option(option))
+        // Another attention is another model, another optimiser has other moments: no force can load them.
+        int is_final = attention_is_option(option) || is_optimizer;
+        if (!force || is_final)
             return error_set(error, "option --%s: the run to resume has %s, found %s; leave the option out%s",
-                             option->name, there, here, attention_is_option(option) ? "" : ", or add --force");
+                             option->name, there, here, is_final ? "" : ", or add --force");
     }
     return options_from_json(options, saved, error);
 }

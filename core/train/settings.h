@@ -12,6 +12,8 @@ typedef enum { ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_ROLLBACK } OnNan;
 // What backward computes again instead of keeping it: nothing; LayerNorm's and GELU's outputs; everything in a block.
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_BLOCKS, RECOMPUTE_LEVELS } Recompute;
 
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_MUON } Optimizer;
+
 // Whether a GPU's matrix products compute the GELU too: where that is one kernel, always, never.
 typedef enum { FUSE_GELU_AUTO, FUSE_GELU_YES, FUSE_GELU_NO } FuseGelu;
 
@@ -44,6 +46,8 @@ typedef struct {
     int64_t steps;
     float seconds; // stop after so long, with the schedule fitted to it; 0: by steps
     Schedule schedule;
+    int optimizer;                // Optimizer
+    float muon_lr, muon_momentum; // the peak rate follows the same schedule
     float beta1, beta2, adam_eps, weight_decay, clip;
     int64_t seed;
     int on_nan;       // OnNan
@@ -61,6 +65,11 @@ typedef struct {
     int keep_last;
     int64_t keep_every;
     int quiet, profile;
+    int llmc_log;         // also llm.c's main.log
+    int tensorboard;      // event files for TensorBoard in the run's directory
+    int64_t sample_every; // steps between samples; 0: none
+    int sample_tokens;
+    const char *sample_prompt;
     int graphs;    // GPU: a micro-batch is one CUDA graph
     int fuse_gelu; // FuseGelu
     int threads;

@@ -1,5 +1,6 @@
 // How a run starts: its options, the data, where the weights come from, what all ranks must agree on.
 #include "training.h"
+#include "llmc_command.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/memory.h"
@@ -40,6 +41,7 @@ static int use_vocabulary(Training *training, const Tokenizer *tokenizer, const 
                          "%.700s: expected a vocabulary of %d tokens for this model, found %d; give its --tokenizer",
                          path, settings->model.V, V);
     settings->model.V = V;
+    training->end_of_text = (int)tokenizer_end_of_text(tokenizer);
     training->token_bytes = memory_allocate((size_t)V, sizeof(int), "the tokens' lengths");
     for (int id = 0; id < V; id++) {
         size_t bytes;
@@ -61,8 +63,13 @@ static int load_vocabulary(Training *training, const Checkpoint *start, Error *e
     Tokenizer *tokenizer = NULL;
     int failed = path && (tokenizer_load(&tokenizer, path, training->settings.model.V, error) ||
                           use_vocabulary(training, tokenizer, path, error));
-    tokenizer_free(tokenizer);
     free(own);
+    if (!failed && training->settings.sample_every > 0)
+        training->tokenizer = tokenizer;
+    else
+        tokenizer_free(tokenizer);
+    if (!failed && !tokenizer && training->settings.sample_prompt)
+        return error_set(error, "option --sample-prompt: a text needs a vocabulary; give --tokenizer FILE");
     return failed ? -1 : 0;
 }
 
@@ -196,12 +203,14 @@ static int open_run(Training *training, Error *error) {
     const json_t *attention = gpt2_config_attention(checkpoint->config);
     json_t *softmax = json_made(json_pack("{s:s}", "name", "softmax"), "an attention");
     int is_timed = options_find(&training->options, "seconds")->given;
-    int failed =
-        settings_resume(&training->options, json_object_get(checkpoint->state, "options"),
-                        attention ? attention : softmax, settings->force, error) ||
-        load_vocabulary(training, checkpoint, error) ||
-        settings_finish(settings, &training->options, attention ? attention : softmax, error) ||
-        check_checkpoint(training, MODEL_WEIGHTS | MODEL_ATTENTION | MODEL_MOMENTS, error);
+    const char *optimizer =
+        json_string_value(json_object_get(json_object_get(checkpoint->state, "options"), "optimizer"));
+    int moments = MODEL_MOMENTS | (optimizer && !strcmp(optimizer, "muon") ? MODEL_BY_MUON : 0);
+    int failed = settings_resume(&training->options, json_object_get(checkpoint->state, "options"),
+                                 attention ? attention : softmax, settings->force, error) ||
+                 load_vocabulary(training, checkpoint, error) ||
+                 settings_finish(settings, &training->options, attention ? attention : softmax, error) ||
+                 check_checkpoint(training, MODEL_WEIGHTS | MODEL_ATTENTION | moments, error);
     if (!is_timed) settings->seconds = 0; // the number of steps was settled when the run began
     use_threads(training, checkpoint->state);
     json_decref(softmax);
@@ -310,20 +319,22 @@ static void list_attentions(void) {
 // --help and --attention list end the program on all ranks, or on none.
 static void answer_questions(Training *training, int argc, char **argv) {
     Error error;
-    double asking = options_ask_for_help(argc, argv);
+    HelpFormat format = options_ask_for_help(argc, argv);
+    double asking = format != HELP_NONE;
     parallel_sum(&asking, 1);
     if (asking > 0 && asking < parallel_ranks()) {
         error_set(&error, "option --help: given to %.0f of %d ranks; ask without the others", asking, parallel_ranks());
         training_stop_together_if(-1, training, &error);
     }
     if (asking == 0) return;
-    options_help(&training->options, stdout);
+    options_help(&training->options, format, stdout);
     parallel_end();
     exit(0);
 }
 
 static void parse_options(Training *training, int argc, char **argv) {
     Error error;
+    training_stop_together_if(llmc_command_refuse(argc, argv, &error), training, &error);
     answer_questions(training, argc, argv);
     training_stop_together_if(options_parse(&training->options, argc, argv, NULL, 0, NULL, &error), training, &error);
     training_stop_together_if(compare_options(training, &error), training, &error);
@@ -353,8 +364,12 @@ static void set_rows_at_once(Training *training, int rows) {
 
 void training_open(Training *training, int argc, char **argv) {
     Error error;
-    *training = (Training){
-        .begun = clock_seconds(), .settings = settings_default(), .rate_factor = 1, .saved = -1, .validated = -1};
+    *training = (Training){.begun = clock_seconds(),
+                           .settings = settings_default(),
+                           .rate_factor = 1,
+                           .saved = -1,
+                           .validated = -1,
+                           .sampled = -1};
     error_set_program(argv[0]);
     parallel_start(argc, argv);
     Settings *settings = &training->settings;
@@ -365,12 +380,18 @@ void training_open(Training *training, int argc, char **argv) {
     settings->threads = threads_use(settings->threads);
     run_catch_signals();
     training_stop_together_if(open_start(training, &error), training, &error);
+    if (!training->token_bytes) training->end_of_text = settings->model.V - 1;
     set_rows_at_once(training, settings->micro_batch);
     spikes_create(&training->spikes, settings->spike, settings->spike_window);
     warn_of_warmup(settings);
 }
 
 // ---- memory
+
+int training_memory(const Settings *settings) {
+    int trains = parallel_ranks() > 1 && settings->zero ? TRAINS_SHARING_MOMENTS : TRAINS;
+    return trains | (settings->optimizer == OPTIMIZER_MUON ? BY_MUON : 0);
+}
 
 typedef uint64_t MemoryPlan(const Settings *settings, char *text, size_t size);
 
@@ -422,9 +443,8 @@ void training_check_memory(const Training *training, uint64_t available, MemoryP
         snprintf(fits, sizeof fits, "--micro-batch %d --recompute %s would fit",
                  attention_stack_sizes(&settings.stack)->B, levels[settings.recompute]);
     } else {
-        const char *model = training->start == START_FRESH
-                                ? find_smaller_model(training->settings, available, plan)
-                                : NULL;
+        const char *model =
+            training->start == START_FRESH ? find_smaller_model(training->settings, available, plan) : NULL;
         snprintf(fits, sizeof fits, "%s%s%s", model ? "--model " : "no setting of --micro-batch and --recompute fits",
                  model ? model : "", model ? " --micro-batch 1 --recompute blocks would fit" : "");
     }
@@ -490,8 +510,7 @@ static void print_start(const Training *training, const json_t *described, const
            training->flops_per_token / 1e6);
     printf("%-14s%s, in all %.1f MB\n", machine->device ? "GPU memory" : "memory", machine->memory,
            (double)machine->memory_bytes / 1e6);
-    if (machine->notes)
-        printf("%-14s%s\n", attention_stack_name(&settings->stack, name, sizeof name), machine->notes);
+    if (machine->notes) printf("%-14s%s\n", attention_stack_name(&settings->stack, name, sizeof name), machine->notes);
     if (machine->gelu) printf("%-14s%s\n", "GELU", machine->gelu);
     if (training->train)
         printf("%-14s%lld tokens in %d shards, %lld rows of %d\n", "training data",
@@ -525,7 +544,10 @@ static int open_metrics(Training *training, json_t *machine, Error *error) {
                              settings_to_json(&training->options), "attention", attention, "model",
                              gpt2_config_to_json(&settings->model, attention), "parameters",
                              (json_int_t)gpt2_count_parameters(&settings->model, &settings->stack), "machine", machine);
-    int result = run_open_metrics(&training->run, json_made(line, "the configuration"), training->step, error);
+    json_made(line, "the configuration");
+    int result = run_open_metrics(&training->run, line, training->step, error) ||
+                 (settings->llmc_log && run_open_llmc_log(&training->run, training->step, error)) ||
+                 (settings->tensorboard && run_open_events(&training->run, line, training->step, error));
     json_decref(line);
     return result;
 }

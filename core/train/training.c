@@ -35,8 +35,11 @@ int training_goes_on(Training *training) {
     training->scale = 1.0 / (double)dataloader_counted(training->train, training->rows);
     double most_loss, most_norm;
     spikes_limits(&training->spikes, &most_loss, &most_norm);
+    Schedule muon = settings->schedule;
+    muon.peak = settings->muon_lr;
     training->update = (Update){.step = training->step,
                                 .rate = schedule_rate(&settings->schedule, training->step) * training->rate_factor,
+                                .muon_rate = schedule_rate(&muon, training->step) * training->rate_factor,
                                 .most_loss = most_loss / training->scale,
                                 .most_norm = most_norm};
     return 1;
@@ -362,14 +365,17 @@ int training_end(Training *training) {
     if (!training->signal && done > 0)
         run_report_done(run, training->step, training->tokens, training_elapsed(training));
     print_end(training);
-    int lost = run->lines_lost > 0, code = training->signal ? 128 + training->signal : lost;
-    if (lost)
+    int lost = run->lines_lost > 0 || run->events.lost > 0, code = training->signal ? 128 + training->signal : lost;
+    if (run->events.lost)
+        warn("%.700s lacks %lld events that could not be written", run->events.path, (long long)run->events.lost);
+    if (run->lines_lost)
         warn("%.700s/metrics.jsonl lacks %lld lines that could not be written", run->directory,
              (long long)run->lines_lost);
     if (training->signal == SIGPIPE && !freopen("/dev/null", "w", stdout)) code = 1; // nobody reads it any more
     run_close(run);
     dataloader_close(training->train), dataloader_close(training->val);
     spikes_free(&training->spikes);
+    tokenizer_free(training->tokenizer), free(training->sample), free(training->logits);
     free(training->inputs), free(training->targets), free(training->token_bytes);
     parallel_end();
     return code;

@@ -16,6 +16,7 @@
 typedef struct {      // how the weights are to be updated
     int64_t step;     // of the optimiser, from 0
     double rate;      // learning rate
+    double muon_rate; // of Muon's matrices
     double most_loss; // the step is not taken when the sum of its losses is larger, or not finite
     double most_norm; // likewise its gradient norm
 } Update;
@@ -53,6 +54,7 @@ typedef struct {
     int *token_bytes;                       // (V) bytes of each token's text; NULL without a vocabulary
     MemoryFile vocabulary[TOKENIZER_FILES]; // its files, for every checkpoint
     int vocabulary_files;                   // 0 without one, and on ranks that save nothing
+    Tokenizer *tokenizer;                   // --sample-every: it; NULL: none is known
     int rows_at_once;                       // of a rank: micro_batch, or less when its share of the batch is
     int *inputs, *targets;                  // (rows_at_once,T)
 
@@ -82,6 +84,13 @@ typedef struct {
     double flops_per_token;
     double machine_gflops;
     int steps_are_settled; // --seconds: their number is final
+
+    // --sample-every: the one at hand
+    int *sample, sample_count; // (T) its tokens so far, the first an end-of-text
+    int sample_end;            // how many there can be
+    int end_of_text;           // the token
+    real *logits;              // (V) of what follows, which the model fills in
+    int64_t sampled;           // the step of the last one; -1: none yet
 
     // trouble
     SpikeDetector spikes;
@@ -136,6 +145,12 @@ int training_validates(Training *training);
 int training_next_validation(Training *training, MicroBatch *batch);
 void training_end_validation(Training *training, double sum); // of the losses on this rank
 
+// Whether a sample is due; begins it. The model reads it so far as a batch of one row; the logits after its last token
+// go into training->logits, from which the next one is drawn.
+int training_samples(Training *training);
+int training_next_sample(Training *training, MicroBatch *batch);
+void training_put_sample(Training *training);
+
 int training_saves(const Training *training);
 void training_save(Training *training, const ModelTensors *model);
 
@@ -145,6 +160,9 @@ void training_roll_back(Training *training, const ModelTensors *model);
 
 // The last line; returns the program's exit code.
 int training_end(Training *training);
+
+// What memory a run's model has: Trains, and BY_MUON where the optimiser is Muon.
+int training_memory(const Settings *settings);
 
 // ---- between the files of this room
 
