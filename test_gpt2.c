@@ -545,7 +545,7 @@ static void pytorch_ten_adamw_steps(void) {
                          .weight_decay = (float)fixture_number(&file, "weight_decay")};
     for (int step = 0; step < FIXTURE_STEPS; step++) {
         CHECK_CLOSE(fixture_step(&model, tokens, step), losses[step], 3e-6 * losses[step]);
-        Update update = {step, (float)fixture_number(&file, "lr"), INFINITY, INFINITY};
+        Update update = {.step = step, .rate = (float)fixture_number(&file, "lr"), .most_loss = INFINITY, .most_norm = INFINITY};
         StepOutcome outcome = gpt2_update(&model, &settings, &update);
         CHECK(outcome.trouble == NULL);
         CHECK_CLOSE(outcome.norm, norms[step], 1e-5 * norms[step]);
@@ -665,7 +665,7 @@ static real *weights_after_training(int threads, size_t *count) {
         int *inputs = random_tokens(4 * TINY_T, tiny.V), *targets = random_tokens(4 * TINY_T, tiny.V);
         forward_backward(&model, whole_batch(inputs, targets, 4, TINY_T, 1.0 / (4 * TINY_T)));
         settings.adam_eps = 1e-4f; // see the fixture's script
-        Update update = {step, 1e-2, INFINITY, INFINITY};
+        Update update = {.step = step, .rate = 1e-2, .most_loss = INFINITY, .most_norm = INFINITY};
         gpt2_update(&model, &settings, &update);
         free(inputs), free(targets);
     }

@@ -82,7 +82,7 @@ static void step_beside_twin(const char *attention) {
 
     gpt2_forward(&gpu, &batch), twin_forward(twin, &batch);
     gpt2_backward(&gpu, &batch), twin_backward(twin, &batch);
-    Update update = {0, RATE, INFINITY, INFINITY};
+    Update update = {0, RATE, 0, INFINITY, INFINITY};
     StepOutcome found = gpt2_update(&gpu, &settings, &update), expected = twin_update(twin, &settings, &update);
     CHECK(!found.trouble);
     printf("     loss %.4f, gradient norm %.4f\n", expected.loss / settings.T, expected.norm);

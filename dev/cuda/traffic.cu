@@ -129,7 +129,7 @@ static void run_gpt2(int layers, int T) {
     batch.scale = 1.0 / T;
     gpt2_forward(&model, &batch);
     gpt2_backward(&model, &batch);
-    Update update = {0, 1e-4, INFINITY, INFINITY};
+    Update update = {0, 1e-4, 0, INFINITY, INFINITY};
     (void)gpt2_update(&model, &settings, &update);
     gpt2_free(&model);
 }
