@@ -545,7 +545,10 @@ static void pytorch_ten_adamw_steps(void) {
                          .weight_decay = (float)fixture_number(&file, "weight_decay")};
     for (int step = 0; step < FIXTURE_STEPS; step++) {
         CHECK_CLOSE(fixture_step(&model, tokens, step), losses[step], 3e-6 * losses[step]);
-        Update update = {.step = step, .rate = (float)fixture_number(&file, "lr"), .most_loss = INFINITY, .most_norm = INFINITY};
+        Update update = {.step = step,
+                         .rate = (float)fixture_number(&file, "lr"),
+                         .most_loss = INFINITY,
+                         .most_norm = INFINITY};
         StepOutcome outcome = gpt2_update(&model, &settings, &update);
         CHECK(outcome.trouble == NULL);
         CHECK_CLOSE(outcome.norm, norms[step], 1e-5 * norms[step]);
