@@ -441,7 +441,7 @@ static void accumulate(Model *model, const std::vector<int> &tokens, int64_t ste
 
 static StepOutcome train_step(Model *model, const std::vector<int> &tokens, int64_t step, double rate) {
     accumulate(model, tokens, step);
-    StepOutcome outcome = model->update({step, rate, INFINITY, INFINITY});
+    StepOutcome outcome = model->update({step, rate, 0, INFINITY, INFINITY});
     outcome.loss /= model->settings.batch * model->settings.T;
     return outcome;
 }
