@@ -71,6 +71,7 @@ $(BUILD)/float/%.o: %.c $(BUILD)/config.mk $(FLAGS_FILE)
 $(BUILD)/double/%.o: %.c $(BUILD)/config.mk $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(call say,compile,$<)$(CC) $(CFLAGS) -DREAL_IS_DOUBLE -MMD -MP -c -o $@ $<
+$(BUILD)/float/core/model/modeling.o $(BUILD)/double/core/model/modeling.o: scripts/slay_attention.py
 $(BUILD)/libslay.a: $(OBJECTS)
 	@rm -f $@
 	$(call say,archive,$@)ar rcs $@ $^

@@ -35,7 +35,7 @@ trap 'rm -f "$log"' EXIT
 for test in */interop_*.py */*/interop_*.py; do
     [ -e "$test" ] || give_up "expected tests named */interop_*.py, found none"
     start=$(date +%s)
-    HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error "$python" "$test" >"$log" 2>&1 </dev/null
+    HF_HUB_OFFLINE=1 HF_HOME=build/interop-cache TRANSFORMERS_VERBOSITY=error "$python" "$test" >"$log" 2>&1 </dev/null
     code=$?
     sums=$(tail -n 1 "$log" | sed -n 's/^\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed$/\1 \2/p')
     p=${sums% *} f=${sums#* }
