@@ -15,10 +15,11 @@ trap 'exit 130' INT TERM
 # ---- the sandbox: the programs and scripts, with data and runs of the names that the pages use, but small
 tree=$work/tree
 mkdir -p "$tree/novels" "$tree/data" && cp -r scripts docs "$tree/" || exit 1
-for program in train_gpt2 sample_gpt2 stories tokenize inspect export_gguf export_llmc; do ln -s "$PWD/$program" "$tree/"; done
+for program in train_gpt2 sample_gpt2 evaluate stories tokenize inspect export_gguf export_llmc; do ln -s "$PWD/$program" "$tree/"; done
 (
     cd "$tree" &&
         ./stories --stories 300 --out novels/one.txt --validation-stories 20 --validation-out val.txt &&
+        echo '{"ctx": "The old", "endings": ["lantern was", "was lantern"], "label": 0}' >set.jsonl &&
         ./stories --stories 40 --seed 2 --out samples.txt && cp novels/one.txt novels/two.txt &&
         ./tokenize train --vocab 2048 --out data/gpt2.tiktoken novels/one.txt &&
         for corpus in stories austen fineweb; do
@@ -40,7 +41,7 @@ import ast, functools, glob, os, re, shlex, subprocess, sys, textwrap
 TREE, ROOT = sys.argv[1], os.getcwd()
 PAGES = sys.argv[2:] or [page for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "dev/cuda_on_cpu/README.md",
                          *sorted(glob.glob("docs/**/*.md", recursive=True))) if os.path.exists(page)]
-PROGRAMS = "train_gpt2", "sample_gpt2", "tokenize", "stories", "inspect", "export_gguf", "export_llmc"
+PROGRAMS = "train_gpt2", "sample_gpt2", "evaluate", "tokenize", "stories", "inspect", "export_gguf", "export_llmc"
 passed = failed = 0
 
 # Made when something runs, with the file that makes it; with a slash at the end only the folder itself is meant.

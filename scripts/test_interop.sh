@@ -1,11 +1,10 @@
 #!/bin/sh
 # Compares with the software that others use: runs every */interop_*.py from the project's root in a Python environment
-# made for this alone (build/venv-interop: tiktoken, transformers, torch, safetensors, numpy, and llama.cpp as xllamacpp with gguf;
-# installed once). Each prints
-# `N passed, N failed` as its last line, and so does this, with the sums.
+# made for this alone (build/venv-interop: tiktoken, transformers, torch, safetensors, numpy, llama.cpp as xllamacpp with
+# gguf, and lm-eval; installed once). Each prints `N passed, N failed` as its last line, and so does this, with the sums.
 #   INTEROP_PYTHON=/path/to/python scripts/test_interop.sh     with an environment that is there already
 cd "$(dirname "$0")/.." || exit 1
-packages="tiktoken transformers torch safetensors numpy xllamacpp gguf"
+packages="tiktoken transformers torch safetensors numpy xllamacpp gguf lm_eval accelerate"
 
 give_up() {
     printf '%s\n' "$@" "0 passed, 1 failed"
