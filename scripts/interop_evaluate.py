@@ -42,7 +42,7 @@ def run(*command):
 
 
 def make_set(directory):
-    """Beginnings of the stories' sentences with their ends and two whose words are shuffled; some beyond ASCII."""
+    """Beginnings of the stories' sentences with their ends and two whose words stand backwards; some beyond ASCII."""
     rng, path = random.Random(1), os.path.join(directory, "set.jsonl")
     with open(os.path.join(directory, "text")) as file:
         sentences = [line.split() for line in file if len(line.split()) > 12]
@@ -50,7 +50,7 @@ def make_set(directory):
         for i, words in enumerate(sentences[:60]):
             begin, end = words[:6], words[6:10 + i % 4]
             other = rng.choice(sentences)[6:11 + i % 3]
-            others = [rng.sample(end, len(end)), rng.sample(other, len(other))]
+            others = [end[::-1], other[::-1]]
             endings = [" ".join(words) + ("" if i % 5 else " caf\u00e9") for words in (end, *others)]
             label = i % 3
             endings[0], endings[label] = endings[label], endings[0]
@@ -67,9 +67,9 @@ def make_models(directory):
     run("./tokenize", "encode", "--vocab-file", path("vocab"), "--out", path("shard"), path("text"))
     for name, *options in ("softmax",), ("slay", "--attention", "slay", "--decay", "learned"):
         run("./train_gpt2", "--quiet", "--train", path("shard_train_000000.bin"), "--tokenizer", path("vocab"), "--layers", "2",
-            "--heads", "2", "--width", "64", "--context", "64", "--batch", "8", "--steps", "150", "--warmup", "5", "--lr", "0.005",
+            "--heads", "2", "--width", "64", "--context", "64", "--batch", "8", "--steps", "300", "--warmup", "5", "--lr", "0.005",
             "--documents", "--out", path(name), *options)
-        yield name, path(f"{name}/step_00000150")
+        yield name, path(f"{name}/step_00000300")
 
 
 def report_here(checkpoint, path, directory, *options):
