@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := all
 BUILD ?= build
 export BUILD
-PROGRAMS := train_gpt2 sample_gpt2 tokenize stories inspect export_gguf export_llmc
+PROGRAMS := train_gpt2 sample_gpt2 evaluate tokenize stories inspect export_gguf export_llmc
 
 # ---- what the machine has: compilers and libraries, probed by compiling and linking
 # (targets that set the machine up themselves first look afterwards, in a make of their own)
@@ -71,6 +71,7 @@ $(BUILD)/float/%.o: %.c $(BUILD)/config.mk $(FLAGS_FILE)
 $(BUILD)/double/%.o: %.c $(BUILD)/config.mk $(FLAGS_FILE)
 	@mkdir -p $(@D)
 	$(call say,compile,$<)$(CC) $(CFLAGS) -DREAL_IS_DOUBLE -MMD -MP -c -o $@ $<
+$(BUILD)/float/core/model/modeling.o $(BUILD)/double/core/model/modeling.o: scripts/slay_attention.py
 $(BUILD)/libslay.a: $(OBJECTS)
 	@rm -f $@
 	$(call say,archive,$@)ar rcs $@ $^
@@ -79,7 +80,7 @@ $(BUILD)/libslay_double.a: $(DOUBLE_OBJECTS)
 	$(call say,archive,$@)ar rcs $@ $^
 
 # ---- programs
-train_gpt2 sample_gpt2: %: $(BUILD)/float/%.o $(BUILD)/libslay.a
+train_gpt2 sample_gpt2 evaluate: %: $(BUILD)/float/%.o $(BUILD)/libslay.a
 	$(LINK)
 tokenize stories inspect export_gguf export_llmc: $(BUILD)/libslay.a
 	$(LINK)
@@ -133,7 +134,7 @@ bench: setup
 check:
 	@$(MAKE) --no-print-directory -s -j$$(nproc) EXTRA_CFLAGS="$(EXTRA_CFLAGS) -Werror" $(OBJECTS) $(DOUBLE_OBJECTS) \
 	    $(patsubst %.c,$(BUILD)/float/%.o,$(PROGRAM_SOURCES) $(filter-out %_gradient.c,$(TEST_SOURCES)) \
-	    train_gpt2.c sample_gpt2.c test_gpt2.c dev/cuda/gpt2_twin.c $(wildcard dev/*.c dev/bench/*.c)) \
+	    train_gpt2.c sample_gpt2.c evaluate.c test_gpt2.c dev/cuda/gpt2_twin.c $(wildcard dev/*.c dev/bench/*.c)) \
 	    $(patsubst %.c,$(BUILD)/double/%.o,$(filter %_gradient.c,$(TEST_SOURCES)) test_gpt2.c)
 
 # The programs are for this processor unless ARCH says otherwise (for packages: make ARCH=x86-64-v3, then install).

@@ -622,6 +622,12 @@ static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     return sum_losses(model->losses, N);
 }
 
+// sums (B): those losses row by row.
+static inline void gpt2_row_losses(double *sums, GPT2 *model, const MicroBatch *batch) {
+    gpt2_evaluate(model, batch);
+    for (int b = 0; b < batch->B; b++) sums[b] = sum_losses(model->losses + (size_t)b * (size_t)batch->T, batch->T);
+}
+
 // logits (V) of what follows token `position` of the batch's only row; without dropout.
 static inline void gpt2_logits(real *logits, GPT2 *model, const MicroBatch *batch, int position) {
     int C = model->config.C, V = model->config.V;
@@ -925,6 +931,9 @@ int main(int argc, char **argv) {
             while (training_next_validation(&training, &batch)) loss += gpt2_evaluate(&model, &batch);
             training_end_validation(&training, loss);
         }
+        if (training_evaluates(&training))
+            while (training_next_evaluation(&training, &batch))
+                gpt2_row_losses(training.evaluation.row_losses, &model, &batch);
         if (training_samples(&training))
             for (; training_next_sample(&training, &batch); training_put_sample(&training))
                 gpt2_logits(training.logits, &model, &batch, training.sample_count - 1);

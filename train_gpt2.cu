@@ -772,6 +772,17 @@ static inline double gpt2_evaluate(GPT2 *model, const MicroBatch *batch) {
     return gpt2_state(model).loss;
 }
 
+// sums (B), in host memory: those losses row by row.
+static inline void gpt2_row_losses(double *sums, GPT2 *model, const MicroBatch *batch) {
+    size_t T = (size_t)batch->T;
+    std::vector<float> losses((size_t)batch->B * T);
+    gpt2_evaluate(model, batch);
+    cuda_check(cudaMemcpyAsync(losses.data(), model->acts.losses, losses.size() * sizeof(float), cudaMemcpyDeviceToHost,
+                               model->stream));
+    cuda_check(cudaStreamSynchronize(model->stream));
+    for (size_t n = 0; n < losses.size(); n++) sums[n / T] = (n % T ? sums[n / T] : 0) + losses[n];
+}
+
 // logits (V), in host memory, of what follows token `position` of the batch's only row; without dropout.
 static inline void gpt2_logits(float *logits, GPT2 *model, const MicroBatch *batch, int position) {
     int C = model->config.C, V = model->config.V;
@@ -1144,6 +1155,9 @@ int main(int argc, char **argv) {
             while (training_next_validation(&training, &batch)) loss += gpt2_evaluate(&model, &batch);
             training_end_validation(&training, loss);
         }
+        if (training_evaluates(&training))
+            while (training_next_evaluation(&training, &batch))
+                gpt2_row_losses(training.evaluation.row_losses, &model, &batch);
         if (training_samples(&training))
             for (; training_next_sample(&training, &batch); training_put_sample(&training))
                 gpt2_logits(training.logits, &model, &batch, training.sample_count - 1);

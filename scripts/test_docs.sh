@@ -15,10 +15,11 @@ trap 'exit 130' INT TERM
 # ---- the sandbox: the programs and scripts, with data and runs of the names that the pages use, but small
 tree=$work/tree
 mkdir -p "$tree/novels" "$tree/data" && cp -r scripts docs "$tree/" || exit 1
-for program in train_gpt2 sample_gpt2 stories tokenize inspect export_gguf export_llmc; do ln -s "$PWD/$program" "$tree/"; done
+for program in train_gpt2 sample_gpt2 evaluate stories tokenize inspect export_gguf export_llmc; do ln -s "$PWD/$program" "$tree/"; done
 (
     cd "$tree" &&
         ./stories --stories 300 --out novels/one.txt --validation-stories 20 --validation-out val.txt &&
+        echo '{"ctx": "The old", "endings": ["lantern was", "was lantern"], "label": 0}' >set.jsonl &&
         ./stories --stories 40 --seed 2 --out samples.txt && cp novels/one.txt novels/two.txt &&
         ./tokenize train --vocab 2048 --out data/gpt2.tiktoken novels/one.txt &&
         for corpus in stories austen fineweb; do
@@ -40,7 +41,7 @@ import ast, functools, glob, os, re, shlex, subprocess, sys, textwrap
 TREE, ROOT = sys.argv[1], os.getcwd()
 PAGES = sys.argv[2:] or [page for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "dev/cuda_on_cpu/README.md",
                          *sorted(glob.glob("docs/**/*.md", recursive=True))) if os.path.exists(page)]
-PROGRAMS = "train_gpt2", "sample_gpt2", "tokenize", "stories", "inspect", "export_gguf", "export_llmc"
+PROGRAMS = "train_gpt2", "sample_gpt2", "evaluate", "tokenize", "stories", "inspect", "export_gguf", "export_llmc"
 passed = failed = 0
 
 # Made when something runs, with the file that makes it; with a slash at the end only the folder itself is meant.
@@ -48,6 +49,7 @@ MADE = {"build/report": "scripts/test_report.sh", "build/cuda_headers": "dev/cud
         "build/mutants": "dev/cuda_on_cpu/mutants.py",
         "build/clang": "dev/cuda_on_cpu/README.md", "build/cuda_on_cpu": "dev/cuda_on_cpu/harness.mk",
         "build/": "Makefile",
+        "modeling_slay.py": "core/model/modeling.c", "runs/quickstart_slay": "scripts/quickstart.sh",
         "runs/compare": "scripts/compare_lib/settings.py", "runs/quickstart_softmax_2": "scripts/recipe.sh",
         "runs/": ".gitignore", "data/": ".gitignore", "data/austen_512": "docs/results/austen/README.md"}
 # Options of programs that are not ours, or that have no --help.
@@ -179,7 +181,7 @@ def check_word(page, word):
         check(f"{page}: `{word}`", exists(word), "no such path, target or file that a command makes")
     elif re.fullmatch(SOURCE, word):
         names = [word, os.path.join(os.path.dirname(page), word), "**/" + word]
-        check(f"{page}: `{word}`", any(glob.glob(name, recursive=True) for name in names), "no such file")
+        check(f"{page}: `{word}`", any(glob.glob(name, recursive=True) for name in names) or exists(word), "no such file")
 
 
 def check_words(page, text):

@@ -1,11 +1,10 @@
 #!/bin/sh
 # Compares with the software that others use: runs every */interop_*.py from the project's root in a Python environment
-# made for this alone (build/venv-interop: tiktoken, transformers, torch, safetensors, numpy, and llama.cpp as xllamacpp with gguf;
-# installed once). Each prints
-# `N passed, N failed` as its last line, and so does this, with the sums.
+# made for this alone (build/venv-interop: tiktoken, transformers, torch, safetensors, numpy, llama.cpp as xllamacpp with
+# gguf, and lm-eval; installed once). Each prints `N passed, N failed` as its last line, and so does this, with the sums.
 #   INTEROP_PYTHON=/path/to/python scripts/test_interop.sh     with an environment that is there already
 cd "$(dirname "$0")/.." || exit 1
-packages="tiktoken transformers torch safetensors numpy xllamacpp gguf"
+packages="tiktoken transformers torch safetensors numpy xllamacpp gguf lm_eval accelerate"
 
 give_up() {
     printf '%s\n' "$@" "0 passed, 1 failed"
@@ -35,7 +34,7 @@ trap 'rm -f "$log"' EXIT
 for test in */interop_*.py */*/interop_*.py; do
     [ -e "$test" ] || give_up "expected tests named */interop_*.py, found none"
     start=$(date +%s)
-    HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error "$python" "$test" >"$log" 2>&1 </dev/null
+    HF_HUB_OFFLINE=1 HF_HOME=build/interop-cache TRANSFORMERS_VERBOSITY=error "$python" "$test" >"$log" 2>&1 </dev/null
     code=$?
     sums=$(tail -n 1 "$log" | sed -n 's/^\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed$/\1 \2/p')
     p=${sums% *} f=${sums#* }

@@ -30,7 +30,7 @@ NVCC_TESTS   := $(NVCC_ROOM_TESTS) $(NVCC_TWIN_TESTS)
 NVCC_RANK_TESTS := $(filter core/ranks/%,$(NVCC_ROOM_TESTS))
 NVCC_CASES   := $(patsubst dev/cuda/%.cu,%,$(filter-out %/traffic.cu,$(wildcard dev/cuda/*.cu)))
 NVCC_SOURCES  = $(NVCC_LIBRARY) dev/find_gpu.cu $(NVCC_TEST_SOURCES) $(wildcard dev/cuda/*.cu dev/bench/*.cu *.cu)
-NVCC_PROGRAMS := $(patsubst %.cu,%_cuda,$(wildcard train_gpt2.cu sample_gpt2.cu))
+NVCC_PROGRAMS := $(patsubst %.cu,%_cuda,$(wildcard train_gpt2.cu sample_gpt2.cu evaluate.cu))
 NVCC_bf16    := -DPRECISION_BF16
 NVCC_fp32    := $(if $(TF32),-DALLOW_TF32)
 
@@ -50,7 +50,7 @@ $(NVCC_SOURCES:%.cu=$(BUILD)/cuda/$(1)/%.o): $(BUILD)/cuda/$(1)/%.o: %.cu $(BUIL
 	    { cat $$(@:.o=.ptxas); false; }
 	@grep -A 3 'warning' $$(@:.o=.ptxas) || true
 NVCC_OBJECTS_$(1) := $(NVCC_LIBRARY:%.cu=$(BUILD)/cuda/$(1)/%.o)
-train_gpt2_cuda$(2) sample_gpt2_cuda$(2): %_cuda$(2): $(BUILD)/cuda/$(1)/%.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
+train_gpt2_cuda$(2) sample_gpt2_cuda$(2) evaluate_cuda$(2): %_cuda$(2): $(BUILD)/cuda/$(1)/%.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)
 $(NVCC_ROOM_TESTS:%=$(BUILD)/cuda/$(1)/%): %: %.o $$(NVCC_OBJECTS_$(1)) $(BUILD)/libslay.a
 	$$(NVCC_LINK)

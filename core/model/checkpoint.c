@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "gpt2_config.h"
+#include "modeling.h"
 #include "core/base/json.h"
 #include "core/base/memory.h"
 
@@ -16,6 +17,7 @@
 
 #define CONFIG_FILE           "config.json"
 #define MODEL_FILE            "model.safetensors"
+#define INDEX_FILE            "model.safetensors.index.json"
 #define OPTIMIZER_FILE        "optimizer.safetensors"
 #define STATE_FILE            "state.json"
 #define TOKENIZER_FILE        "tokenizer.tiktoken"
@@ -175,6 +177,8 @@ static int write_contents(const char *directory, const CheckpointContents *conte
         const MemoryFile *file = &contents->files[i];
         failed = write_text(directory, file->name, file->text, file->bytes, files, error);
     }
+    if (!failed && json_object_get(contents->config, "auto_map"))
+        failed = write_text(directory, MODELING_FILE, modeling_begin, modeling_bytes(), files, error);
     if (!failed) failed = write_state(directory, contents->state, files, error) || directory_sync(directory, error);
     json_decref(files);
     return failed ? -1 : 0;
@@ -329,13 +333,10 @@ static int read_json(json_t **json, uint64_t *checksum, const char *directory, c
     return failed;
 }
 
-// Explains a directory without model.safetensors.
+// Explains a directory without tensors.
 static int refuse_without_model(const char *path, Error *error) {
     const char *found = "neither a model nor checkpoints of a run (step_*)";
-    if (has_file(path, MODEL_FILE ".index.json"))
-        found = "a model split over several files; save it as one with "
-                "from_pretrained(dir).save_pretrained(dir, max_shard_size=\"100GB\")";
-    else if (has_file(path, "pytorch_model.bin"))
+    if (has_file(path, "pytorch_model.bin"))
         found = "only pytorch_model.bin; convert it with "
                 "from_pretrained(dir).save_pretrained(dir, safe_serialization=True)";
     return error_set(error, "%.600s: expected " MODEL_FILE ", found %s", path, found);
@@ -393,6 +394,11 @@ static int check_state(const Checkpoint *checkpoint, Error *error) {
 // Checks what the state says about the other files; the tensors' own checksums stand in the files' headers.
 static int check_files(const Checkpoint *checkpoint, CheckpointNeed need, uint64_t config_checksum, Error *error) {
     const json_t *files = json_object_get(checkpoint->state, "files");
+    if (checkpoint->model.part_count)
+        return error_set(error,
+                         "%.600s: expected " MODEL_FILE " as " STATE_FILE " says, found " INDEX_FILE
+                         "; remove " STATE_FILE " if the model was replaced on purpose",
+                         checkpoint->path);
     uint64_t model = safetensors_header_checksum(&checkpoint->model);
     if (check_file_checksum(checkpoint, CONFIG_FILE, "xxh3", config_checksum, error)) return -1;
     if (check_file_checksum(checkpoint, MODEL_FILE, "header_xxh3", model, error)) return -1;
@@ -413,15 +419,30 @@ static int open_tensors(Safetensors *file, const char *directory, const char *na
     return result;
 }
 
+// The index of a model in several files: "weight_map" says which tensor is in which.
+static int open_parts(Safetensors *model, const char *directory, Error *error) {
+    json_t *index = NULL;
+    uint64_t unused;
+    char *path = path_join(directory, INDEX_FILE);
+    int failed = read_json(&index, &unused, directory, INDEX_FILE, error) ||
+                 safetensors_open_parts(model, path, directory, json_object_get(index, "weight_map"), error);
+    json_decref(index);
+    free(path);
+    return failed ? -1 : 0;
+}
+
 static int open_files(Checkpoint *checkpoint, CheckpointNeed need, Error *error) {
     const char *path = checkpoint->path;
     uint64_t config_checksum = 0, unused = 0;
-    if (!has_file(path, MODEL_FILE)) return refuse_without_model(path, error);
+    int is_whole = has_file(path, MODEL_FILE);
+    if (!is_whole && !has_file(path, INDEX_FILE)) return refuse_without_model(path, error);
     if (read_json(&checkpoint->config, &config_checksum, path, CONFIG_FILE, error)) return -1;
     if (has_file(path, STATE_FILE) &&
         (read_json(&checkpoint->state, &unused, path, STATE_FILE, error) || check_state(checkpoint, error)))
         return -1;
-    if (open_tensors(&checkpoint->model, path, MODEL_FILE, error)) return -1;
+    if (is_whole ? open_tensors(&checkpoint->model, path, MODEL_FILE, error)
+                 : open_parts(&checkpoint->model, path, error))
+        return -1;
     checkpoint->has_optimizer = need >= CHECKPOINT_RUN && has_file(path, OPTIMIZER_FILE);
     if (checkpoint->has_optimizer && open_tensors(&checkpoint->optimizer, path, OPTIMIZER_FILE, error)) return -1;
     if (checkpoint->state && check_files(checkpoint, need, config_checksum, error)) return -1;

@@ -2,6 +2,8 @@
 //
 //   config.json             the model (for softmax: a plain GPT-2 configuration)
 //   model.safetensors       weights under Hugging Face's names, (in,out) layout; an attention's constants beside them
+//                           (others may have split it: model.safetensors.index.json names the parts)
+//   modeling_slay.py        the model in PyTorch, for any attention but GPT-2's own
 //   optimizer.safetensors   AdamW's moments: NAME.m, NAME.v  (absent in a directory that Hugging Face saved)
 //   state.json              step, tokens seen, loader position, options, checksums of the files (absent there too)
 //   tokenizer.tiktoken      the vocabulary, when the trainer knows one; and the same in tokenizer.json and

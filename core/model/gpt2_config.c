@@ -94,8 +94,8 @@ static const char *attention_name(const json_t *attention) {
 // The table of positions: absent means GPT-2's.
 static int read_positions(GPT2Config *config, const json_t *json, const char *path, Error *error) {
     const json_t *positions = json_object_get(json, "positions");
-    int found = positions && json_is_string(positions) ? choice_index(POSITIONS_CHOICES, json_string_value(positions))
-                                                       : -1;
+    int found =
+        positions && json_is_string(positions) ? choice_index(POSITIONS_CHOICES, json_string_value(positions)) : -1;
     if (positions && found < 0)
         return error_set(error, "%.600s: positions: expected one of " POSITIONS_CHOICES ", found something else", path);
     config->positions = positions ? found : POSITIONS_LEARNED;
@@ -156,6 +156,11 @@ json_t *gpt2_config_to_json(const GPT2Config *config, const json_t *attention) {
     char positions[16];
     json_t *json = json_pack("{s:[s], s:s}", "architectures", is_gpt2 ? "GPT2LMHeadModel" : "SlayGPT2LMHeadModel",
                              "model_type", is_gpt2 ? "gpt2" : "slay-gpt2");
+    if (!is_gpt2) // the classes of modeling_slay.py, which stands beside it
+        json_put(json, "auto_map",
+                 json_pack("{s:s, s:s, s:s}", "AutoConfig", "modeling_slay.SlayGPT2Config", //
+                           "AutoModel", "modeling_slay.SlayGPT2Model",                      //
+                           "AutoModelForCausalLM", "modeling_slay.SlayGPT2LMHeadModel"));
     if (!is_plain_softmax(attention)) json_put(json, "attention", json_incref((json_t *)attention));
     if (config->positions != POSITIONS_LEARNED)
         json_put(json, "positions",

@@ -47,7 +47,8 @@ int gpt2_config_from_json(GPT2Config *config, const json_t *json, const char *pa
 const json_t *gpt2_config_attention(const json_t *json);
 
 // A new reference. `attention` is NULL or {"name": "softmax"} for a plain GPT-2; any other, and a model without
-// learned positions, makes the model type "slay-gpt2", so that nothing takes it for one.
+// learned positions, makes the model type "slay-gpt2", so that nothing takes it for one, and names the classes that
+// transformers opens it with (modeling.h).
 json_t *gpt2_config_to_json(const GPT2Config *config, const json_t *attention);
 
 // The weights of the model, tied head counted once and the attention's tensors not at all.

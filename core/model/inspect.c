@@ -233,7 +233,7 @@ static int inspect_checkpoint(const char *path, Error *error) {
 // ---- a run
 
 static double checkpoint_megabytes(const Checkpoint *checkpoint) {
-    return (double)(checkpoint->model.file.size + checkpoint->optimizer.file.size) / 1e6;
+    return (double)(safetensors_bytes(&checkpoint->model) + safetensors_bytes(&checkpoint->optimizer)) / 1e6;
 }
 
 static void print_number_or_dash(const json_t *value, int width, const char *format) {

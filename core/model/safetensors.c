@@ -316,7 +316,67 @@ int safetensors_open(Safetensors *file, const char *path, Error *error) {
     return 0;
 }
 
+// ---- several files
+
+enum { PARTS_MAX = 4096 };
+
+// The number of the part of that name, which is opened if it is new; -1 when that fails.
+static int part_named(Safetensors *file, const char *directory, const char *name, Error *error) {
+    for (int i = 0; i < file->part_count; i++)
+        if (strcmp(strrchr(file->parts[i].path, '/') + 1, name) == 0) return i;
+    if (strchr(name, '/') || file->part_count == PARTS_MAX)
+        return error_set(error, "%.500s: expected names of at most %d files beside it, found %.200s", file->path,
+                         PARTS_MAX, name);
+    file->parts = memory_resize(file->parts, (size_t)file->part_count + 1, sizeof *file->parts, "the model's parts");
+    char *path = path_join(directory, name);
+    int failed = safetensors_open(&file->parts[file->part_count], path, error);
+    free(path);
+    return failed ? -1 : file->part_count++;
+}
+
+// Takes the tensors of `map` from the parts.
+static int collect_tensors(Safetensors *file, const char *directory, const json_t *map, Error *error) {
+    const char *name;
+    json_t *entry;
+    file->tensors = memory_allocate_zeroed(json_object_size(map) + 1, sizeof *file->tensors, "a tensor list");
+    json_object_foreach((json_t *)map, name, entry) {
+        const char *place = json_string_value(entry);
+        if (!place) return error_set(error, "%.500s: tensor %.255s: expected the name of a file", file->path, name);
+        int part = part_named(file, directory, place, error);
+        const Tensor *found = part < 0 ? NULL : safetensors_find(&file->parts[part], name);
+        if (part < 0) return -1;
+        if (!found)
+            return error_set(error,
+                             "%.500s: expected tensor %.255s in %.200s, found none of that name; copy the files again",
+                             file->path, name, place);
+        file->tensors[file->count++] = *found;
+    }
+    int there = 0;
+    for (int i = 0; i < file->part_count; i++) there += file->parts[i].count;
+    if (there == file->count) return 0;
+    return error_set(error, "%.500s: expected %d tensors in the files it names, found %d; they are of another model",
+                     file->path, file->count, there);
+}
+
+int safetensors_open_parts(Safetensors *file, const char *path, const char *directory, const json_t *map,
+                           Error *error) {
+    *file = (Safetensors){.path = memory_copy_string(path)};
+    int failed = json_object_size(map) == 0
+                     ? error_set(error, "%.700s: expected a \"weight_map\" of tensors and files, found none", path)
+                     : collect_tensors(file, directory, map, error);
+    if (failed) safetensors_close(file);
+    return failed ? -1 : 0;
+}
+
+uint64_t safetensors_bytes(const Safetensors *file) {
+    uint64_t sum = file->file.size;
+    for (int i = 0; i < file->part_count; i++) sum += file->parts[i].file.size;
+    return sum;
+}
+
 void safetensors_close(Safetensors *file) {
+    for (int i = 0; i < file->part_count; i++) safetensors_close(&file->parts[i]);
+    free(file->parts);
     free(file->path);
     free(file->tensors);
     json_decref(file->header);
@@ -359,12 +419,18 @@ static const char *stored_checksum(const Safetensors *file, const Tensor *tensor
 }
 
 int safetensors_has_checksums(const Safetensors *file) {
+    for (int i = 0; i < file->part_count; i++)
+        if (!safetensors_has_checksums(&file->parts[i])) return 0;
+    if (file->part_count) return 1;
     for (int i = 0; i < file->count; i++)
         if (!stored_checksum(file, &file->tensors[i])) return 0;
     return 1;
 }
 
 int safetensors_verify(const Safetensors *file, Error *error) {
+    for (int i = 0; i < file->part_count; i++)
+        if (safetensors_verify(&file->parts[i], error)) return -1;
+    if (file->part_count) return 0;
     int damaged = file->count; // the first one in the file's order, whatever order the threads work in
 #pragma omp parallel for schedule(dynamic) reduction(min : damaged) if (file->file.size > PARALLEL_BYTES)
     for (int i = 0; i < file->count; i++) {

@@ -32,12 +32,14 @@ typedef struct {
     const void *data; // reading: inside the mapped file (alignment is not promised); writing: what to write
 } Tensor;
 
-typedef struct {
+typedef struct Safetensors {
     char *path; // for messages; a copy
     FileMap file;
     json_t *header;
     Tensor *tensors; // in order of their offsets
     int count;
+    struct Safetensors *parts; // where it is several files: these; `tensors` are those of all of them, no header
+    int part_count;
 } Safetensors;
 
 // ---- tensors
@@ -59,6 +61,10 @@ int floats_check_finite(const float *values, uint64_t count, const char *path, c
 
 // Validates the whole header: JSON, dtypes, shapes against sizes, offsets without overlap or gap up to the end.
 int safetensors_open(Safetensors *file, const char *path, Error *error);
+// Several files in a directory as one: `map`, an object, gives each tensor the name of its file; `path`: for messages.
+int safetensors_open_parts(Safetensors *file, const char *path, const char *directory, const json_t *map,
+                           Error *error);
+uint64_t safetensors_bytes(const Safetensors *file); // of the file or its parts
 void safetensors_close(Safetensors *file);                                 // safe to call twice and after a failed open
 const Tensor *safetensors_find(const Safetensors *file, const char *name); // NULL when absent
 const char *safetensors_metadata(const Safetensors *file, const char *key); // NULL when absent

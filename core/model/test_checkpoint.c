@@ -192,7 +192,7 @@ static void test_round_trip(void) {
     Error error = {""};
     CHECK(save(run, 12, 3, "IQ== 0\nIg== 1\n", &error) == 0);
     snprintf(path, sizeof path, "%s/step_00000012", run);
-    CHECK(entries(path, "") == 6 && entries(path, ".tmp") == 0 && entries(run, "") == 1);
+    CHECK(entries(path, "") == 7 && entries(path, ".tmp") == 0 && entries(run, "") == 1);
     CHECK(version_at(run) == 3);
     CHECK(version_at(path) == 3);
     Checkpoint checkpoint;
@@ -211,7 +211,7 @@ static void test_round_trip(void) {
     CHECK(json_integer_value(json_object_get(gpt2_config_attention(checkpoint.config), "M")) == 3);
     checkpoint_close(&checkpoint);
     CHECK(save(run, 12, 4, NULL, &error) == 0); // the same step again
-    CHECK(version_at(run) == 4 && entries(run, "") == 1 && entries(path, "") == 4);
+    CHECK(version_at(run) == 4 && entries(run, "") == 1 && entries(path, "") == 5);
     CHECK(checkpoint_open(&checkpoint, path, CHECKPOINT_ALL, &error) == 0);
     CHECK(checkpoint_tokenizer(&checkpoint) == NULL);
     checkpoint_close(&checkpoint);
@@ -812,6 +812,67 @@ static void test_bad_optimizer(void) {
     free(tiny);
 }
 
+// ---- models in several files
+
+// Writes the tiny model as two files, `map_text` as their index.
+static const char *write_parts(const TinyModel *tiny, const char *map_text) {
+    TensorList first = {.count = 2}, rest = {.count = TENSORS - 2};
+    char path[600], index[2000];
+    Error error = {""};
+    memcpy(first.tensors, tiny->model, 2 * sizeof *tiny->model);
+    memcpy(rest.tensors, tiny->model + 2, (TENSORS - 2) * sizeof *tiny->model);
+    const char *directory = write_foreign(&first, "{}");
+    char whole[600];
+    snprintf(whole, sizeof whole, "%s/model.safetensors", directory);
+    snprintf(path, sizeof path, "%s/a.safetensors", directory);
+    CHECK(rename(whole, path) == 0);
+    snprintf(path, sizeof path, "%s/b.safetensors", directory);
+    CHECK(safetensors_write(path, rest.tensors, rest.count, NULL, &error) == 0);
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", directory);
+    test_write(path, index, (size_t)snprintf(index, sizeof index, "{\"weight_map\": {%s}}", map_text));
+    return directory;
+}
+
+// Where each tensor is: `place` for number `odd`, the right place for the others, the last one left out if `omits`.
+static const char *index_text(const TinyModel *tiny, int odd, const char *place, int omits) {
+    static char text[1600];
+    size_t used = 0;
+    for (int i = 0; i < TENSORS - omits; i++)
+        used +=
+            (size_t)snprintf(text + used, sizeof text - used, "%s\"%s\": \"%s\"", i ? ", " : "", tiny->model[i].name,
+                             i == odd ? place
+                             : i < 2  ? "a.safetensors"
+                                      : "b.safetensors");
+    CHECK(used < sizeof text);
+    return text;
+}
+
+static void check_parts_refused(const TinyModel *tiny, const char *map_text, const char *part) {
+    Checkpoint checkpoint;
+    Error error = {""};
+    CHECK(checkpoint_open(&checkpoint, write_parts(tiny, map_text), CHECKPOINT_WEIGHTS, &error) == -1);
+    CHECK_CONTAINS(error.text, part);
+}
+
+static void test_parts(void) {
+    TinyModel *tiny = tiny_model(5), *out = tiny_model(0);
+    Checkpoint checkpoint;
+    Error error = {""};
+    const char *directory = write_parts(tiny, index_text(tiny, -1, "", 0));
+    CHECK(checkpoint_open(&checkpoint, directory, CHECKPOINT_WEIGHTS, &error) == 0);
+    CHECK(checkpoint_read_model(&checkpoint, out->model, TENSORS, &error) == 0);
+    CHECK(memcmp(out->numbers, tiny->numbers, sizeof out->numbers) == 0);
+    checkpoint_close(&checkpoint);
+    check_parts_refused(tiny, index_text(tiny, 3, "a.safetensors", 0), "found none of that name");
+    check_parts_refused(tiny, index_text(tiny, 3, "c.safetensors", 0), "c.safetensors");
+    check_parts_refused(tiny, index_text(tiny, 3, "../b.safetensors", 0), "files beside it, found ../b.safetensors");
+    check_parts_refused(tiny, index_text(tiny, -1, "", 1), "they are of another model");
+    check_parts_refused(tiny, "\"x\": 3", "expected the name of a file");
+    check_parts_refused(tiny, "", "expected a \"weight_map\"");
+    free(tiny);
+    free(out);
+}
+
 static void check_directory_refused(const char *path, const char *part) {
     Checkpoint checkpoint;
     Error error = {""};
@@ -839,7 +900,7 @@ static void test_bad_directories(void) {
     check_directory_refused(directory, "safe_serialization=True");
     snprintf(other, sizeof other, "%s/model.safetensors.index.json", directory);
     test_write(other, "{}", 2);
-    check_directory_refused(directory, "split over several files");
+    check_directory_refused(directory, "expected a \"weight_map\"");
     snprintf(other, sizeof other, "%s/model.safetensors", directory);
     test_write(other, html, strlen(html));
     check_directory_refused(directory, "web page");
@@ -944,6 +1005,7 @@ static void test_model_type(void) {
     CHECK(gpt2_config_attention(plain) == NULL && json_object_get(plain, "attention") == NULL);
     CHECK(strcmp(json_string_value(json_object_get(other, "model_type")), "slay-gpt2") == 0);
     CHECK(json_equal(gpt2_config_attention(other), slay));
+    CHECK(!json_object_get(plain, "auto_map") && json_object_get(other, "auto_map"));
     GPT2Config config;
     Error error = {""};
     CHECK(read_config(&config, plain, &error) == 0 && read_config(&config, other, &error) == 0);
@@ -1074,6 +1136,7 @@ int main(int argc, char **argv) {
     RUN(test_constants_left_out);
     RUN(test_not_finite);
     RUN(test_bad_optimizer);
+    RUN(test_parts);
     RUN(test_bad_directories);
     RUN(test_config_sizes);
     RUN(test_config_variants);

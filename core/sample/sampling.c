@@ -116,13 +116,13 @@ static int choose_context(Sampling *sampling, Error *error) {
     return 0;
 }
 
-static int load_tokenizer(Sampling *sampling, Error *error) {
+static int load_tokenizer(Sampling *sampling, int is_needed, Error *error) {
     const SampleSettings *settings = &sampling->settings;
     const char *path = settings->tokenizer_path;
     int V = sampling->config.V;
     sampling->end_of_text = V - 1;
     if (!path && V == 50257 && file_exists("data/gpt2.tiktoken")) path = "data/gpt2.tiktoken";
-    if (!path && (settings->prompt_ids || settings->loss_shards)) return 0; // none is needed
+    if (!path && !is_needed) return 0;
     if (!path)
         return error_set(error,
                          "%.700s: no vocabulary beside the model; give --tokenizer FILE (scripts/get_gpt2_vocab.sh "
@@ -136,14 +136,19 @@ static int load_tokenizer(Sampling *sampling, Error *error) {
     return 0;
 }
 
-void sampling_open(Sampling *sampling, int prefill_rows, int has_weight_kinds, int argc, char **argv) {
+void sampling_open_model(Sampling *sampling, int prefill_rows, int needs_vocabulary) {
     Error error;
-    error_set_program(argv[0]);
-    read_options(&sampling->settings, has_weight_kinds, argc, argv);
     threads_use(sampling->settings.threads);
     sampling->is_llmc = llmc_model_is(sampling->settings.model);
     die_if((sampling->is_llmc ? open_llmc : open_checkpoint)(sampling, prefill_rows, &error), &error);
-    die_if(choose_context(sampling, &error) || load_tokenizer(sampling, &error), &error);
+    die_if(choose_context(sampling, &error) || load_tokenizer(sampling, needs_vocabulary, &error), &error);
+}
+
+void sampling_open(Sampling *sampling, int prefill_rows, int has_weight_kinds, int argc, char **argv) {
+    const SampleSettings *settings = &sampling->settings;
+    error_set_program(argv[0]);
+    read_options(&sampling->settings, has_weight_kinds, argc, argv);
+    sampling_open_model(sampling, prefill_rows, !settings->prompt_ids && !settings->loss_shards);
 }
 
 void sampling_load(Sampling *sampling, const ModelTensors *model) {

@@ -75,6 +75,8 @@ typedef struct {
 // Options, the model's configuration and its vocabulary. The decoder takes up to `prefill_rows` tokens at once, and,
 // with `has_weight_kinds`, weights in fewer bits (--weights).
 void sampling_open(Sampling *sampling, int prefill_rows, int has_weight_kinds, int argc, char **argv);
+// The same without the options: settings.model, tokenizer_path and threads say what there is to open.
+void sampling_open_model(Sampling *sampling, int prefill_rows, int needs_vocabulary);
 // Reads the weights.
 void sampling_load(Sampling *sampling, const ModelTensors *model);
 // Opens what there is to read: a prompt, the terminal or, for --loss, token shards.

@@ -424,6 +424,27 @@ void run_report_sample(Run *run, int64_t step, const char *text) {
     events_text(&run->events, step, "sample/text_summary", text);
 }
 
+void run_report_evaluation(Run *run, int64_t step, const char *set, const ChoiceReport *r) {
+    char text[256];
+    run_print(run, "evaluation at step %lld  %s  %s", (long long)step, set, choice_report_text(r, text, sizeof text));
+    json_t *line = json_pack(
+        "{s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:i}", "type", "evaluation", "step", (json_int_t)step, "set",
+        json_readable(set), "accuracy", json_number(r->accuracy), "standard_error", json_number(r->standard_error),
+        "accuracy_per_token", json_number(r->per_token), "accuracy_per_character",
+        r->per_character < 0 ? json_null() : json_number(r->per_character), "examples", r->examples);
+    write_json(run, json_made(line, "an evaluation"));
+    json_decref(line);
+    const char *slash = strrchr(set, '/'), *name = slash ? slash + 1 : set;
+    char tags[3][160];
+    snprintf(tags[0], sizeof *tags, "%.100s/accuracy", name);
+    snprintf(tags[1], sizeof *tags, "%.100s/accuracy_per_token", name);
+    snprintf(tags[2], sizeof *tags, "%.100s/accuracy_per_character", name);
+    const Scalar scalars[] = {{tags[0], r->accuracy}, {tags[1], r->per_token}, {tags[2], r->per_character}};
+    events_scalars(&run->events, step, scalars, r->per_character < 0 ? 2 : 3);
+    snprintf(text, sizeof text, "s:%lld eval:%.4f\n", (long long)step, r->per_token);
+    write_llmc_line(run, text);
+}
+
 void run_report_event(Run *run, int64_t step, const char *event, const char *text) {
     run_print(run, "%s", text);
     json_t *line = json_pack("{s:s, s:I, s:s, s:o}", "type", "event", "step", (json_int_t)step, "event", event, "text",

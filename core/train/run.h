@@ -3,6 +3,7 @@
 #define CORE_RUN_H
 
 #include "core/base/error.h"
+#include "dataloader/choices.h"
 #include "events.h"
 
 #include <jansson.h>
@@ -86,6 +87,7 @@ char *run_free_name(const char *path);
 
 void run_report_step(Run *run, const StepReport *report);
 void run_report_validation(Run *run, const ValidationReport *report);
+void run_report_evaluation(Run *run, int64_t step, const char *set, const ChoiceReport *report);
 void run_report_sample(Run *run, int64_t step, const char *text);                   // UTF-8
 void run_report_event(Run *run, int64_t step, const char *event, const char *text); // "saved", "skipped", ...
 // The last line of a run that reached its end; without it a run is still going on or was interrupted.

@@ -59,6 +59,7 @@ static void add_data_options(Options *options, Settings *settings) {
     const Option items[] = {
         SETTING("data", "train", 'i', OPTION_STRING, train, 0, 0, "SHARDS", "training shards: a file, a directory or a 'glob'"),
         SETTING("data", "val", 'j', OPTION_STRING, val, 0, 0, "SHARDS", "validation shards"),
+        SETTING("data", "eval", 0, OPTION_STRING, eval, 0, 0, "SETS", "multiple-choice sets such as HellaSwag (docs/evaluation.md), separated by commas"),
         SETTING("data", "tokenizer", 0, OPTION_STRING, tokenizer, 0, 0, "FILE", "vocabulary, for bits per byte; saved with checkpoints; default: that of --init"),
         SETTING("data", "shuffle", 0, OPTION_FLAG, shuffle, 0, 1, NULL, "rows in random order; --no-shuffle: in file order"),
         SETTING("data", "documents", 0, OPTION_FLAG, documents, 0, 1, NULL, "rows begin at documents (end-of-text is the last token)"),
@@ -125,6 +126,7 @@ static void add_optimisation_options(Options *options, Settings *settings) {
         SETTING("optimisation", "adam-eps", 0, OPTION_FLOAT, adam_eps, 0, 1, NULL, "AdamW's epsilon"),
         SETTING("reporting", "val-every", 'v', OPTION_LONG, val_every, 0, 1e12, NULL, "steps between validations; 0: only at the end"),
         SETTING("reporting", "val-tokens", 0, OPTION_LONG, val_tokens, 1, 1e15, NULL, "tokens of the fixed validation set, from its start"),
+        SETTING("reporting", "eval-every", 0, OPTION_LONG, eval_every, 0, 1e12, NULL, "steps between evaluations of --eval; 0: only at the end"),
         SETTING("reporting", "sample-every", 0, OPTION_LONG, sample_every, 0, 1e12, NULL, "steps between samples of the model's text; 0: none"),
         SETTING("reporting", "sample-tokens", 0, OPTION_INT, sample_tokens, 1, GPT2_CONTEXT_MAX, NULL, "tokens of a sample, as far as --sequence goes"),
         SETTING("reporting", "sample-prompt", 0, OPTION_STRING, sample_prompt, 0, 0, "TEXT", "what samples begin with; default: nothing, a new document"),

@@ -20,6 +20,7 @@ typedef enum { FUSE_GELU_AUTO, FUSE_GELU_YES, FUSE_GELU_NO } FuseGelu;
 typedef struct {
     // data
     const char *train, *val; // shards: a file, a directory or a glob
+    const char *eval;        // multiple-choice sets, separated by commas
     const char *tokenizer;   // vocabulary file: bits per byte, and saved with the checkpoints
     int shuffle, documents;
     // run
@@ -59,7 +60,7 @@ typedef struct {
     const char *rendezvous;
     float rank_timeout; // seconds that a rank waits for the others; 0: for ever
     // reporting
-    int64_t val_every, val_tokens;
+    int64_t val_every, val_tokens, eval_every;
     int64_t save_every;
     int save_wait; // seconds that the last save of a run may wait for space
     int keep_last;

@@ -63,6 +63,9 @@ static int load_vocabulary(Training *training, const Checkpoint *start, Error *e
     Tokenizer *tokenizer = NULL;
     int failed = path && (tokenizer_load(&tokenizer, path, training->settings.model.V, error) ||
                           use_vocabulary(training, tokenizer, path, error));
+    training->evaluation.begins = 1; // as every document did
+    if (!failed && training->settings.eval)
+        failed = evaluation_add(&training->evaluation, training->settings.eval, tokenizer, error);
     free(own);
     if (!failed && training->settings.sample_every > 0)
         training->tokenizer = tokenizer;
@@ -98,7 +101,7 @@ static int open_validation_data(Training *training, Error *error) {
 
 // What a run needs of data depends on whether it trains at all.
 static int check_data_options(const Settings *settings, Error *error) {
-    if (settings->steps == 0 && settings->seconds == 0 && !settings->val && !settings->train)
+    if (settings->steps == 0 && settings->seconds == 0 && !settings->val && !settings->train && !settings->eval)
         return error_set(error, "option --steps: 0 steps only validate, but there is no validation data: give --val "
                                 "SHARDS");
     if ((settings->steps > 0 || settings->seconds > 0) && !settings->train)
@@ -369,6 +372,7 @@ void training_open(Training *training, int argc, char **argv) {
                            .rate_factor = 1,
                            .saved = -1,
                            .validated = -1,
+                           .evaluated = -1,
                            .sampled = -1};
     error_set_program(argv[0]);
     parallel_start(argc, argv);
@@ -487,6 +491,10 @@ void training_load(Training *training, const ModelTensors *model) {
     size_t N = (size_t)training->rows_at_once * (size_t)settings->T;
     training->inputs = memory_allocate(N, sizeof(int), "the inputs");
     training->targets = memory_allocate(N, sizeof(int), "the targets");
+    if (training->evaluation.count)
+        training_stop_together_if(evaluation_prepare(&training->evaluation, settings->model.V, training->rows_at_once,
+                                                     settings->T, &error),
+                                  training, &error);
     if (training->start != START_RUN) // also the constants that a file may lack
         model_initialize(model, (uint64_t)settings->seed, settings->init_std);
     training_stop_together_if(read_weights(training, model, &error), training, &error);

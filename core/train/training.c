@@ -334,6 +334,36 @@ void training_end_validation(Training *training, double sum) {
         give_up(training, text, "the weights are too large; go on from an earlier checkpoint with a lower --lr");
 }
 
+// ---- multiple-choice sets
+
+int training_evaluates(Training *training) {
+    const Settings *settings = &training->settings;
+    int begins = training->step == training->first_step && settings->steps > 0;
+    if (!training->evaluation.count || begins || training->failed || training->must_roll_back) return 0;
+    if (training->evaluated == training->step || !is_due(training->step, settings->eval_every, settings->steps))
+        return 0;
+    training->evaluated = training->step;
+    evaluation_begin(&training->evaluation, parallel_rank(), parallel_ranks());
+    profile_within(WORK_VALIDATION);
+    return 1;
+}
+
+int training_next_evaluation(Training *training, MicroBatch *batch) {
+    Evaluation *evaluation = &training->evaluation;
+    if (evaluation_next(evaluation, batch)) {
+        batch->step = training->step;
+        return 1;
+    }
+    for (int i = 0; i < evaluation->count; i++) {
+        Choices *set = evaluation->sets[i];
+        parallel_sum(set->losses, set->row_count);
+        ChoiceReport report = choices_report(set);
+        run_report_evaluation(&training->run, training->step, set->path, &report);
+    }
+    profile_within(WORK_OTHER);
+    return 0;
+}
+
 // ---- the end
 
 static void print_end(Training *training) {
@@ -374,6 +404,7 @@ int training_end(Training *training) {
     if (training->signal == SIGPIPE && !freopen("/dev/null", "w", stdout)) code = 1; // nobody reads it any more
     run_close(run);
     dataloader_close(training->train), dataloader_close(training->val);
+    evaluation_free(&training->evaluation);
     spikes_free(&training->spikes);
     tokenizer_free(training->tokenizer), free(training->sample), free(training->logits);
     free(training->inputs), free(training->targets), free(training->token_bytes);

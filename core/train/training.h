@@ -4,6 +4,7 @@
 #ifndef CORE_TRAINING_H
 #define CORE_TRAINING_H
 
+#include "core/model/evaluation.h"
 #include "core/model/gpt2_parameters.h"
 #include "core/model/micro_batch.h"
 #include "core/ranks/partition.h"
@@ -51,6 +52,7 @@ typedef struct {
     int parts;             // of it that --init takes: MODEL_WEIGHTS, and MODEL_ATTENTION where the attention is its own
 
     DataLoader *train, *val;
+    Evaluation evaluation;                  // --eval
     int *token_bytes;                       // (V) bytes of each token's text; NULL without a vocabulary
     MemoryFile vocabulary[TOKENIZER_FILES]; // its files, for every checkpoint
     int vocabulary_files;                   // 0 without one, and on ranks that save nothing
@@ -80,6 +82,7 @@ typedef struct {
     int64_t val_targets;
     double save_seconds;     // of the last save
     int64_t validated;       // the step of the last validation; -1: none yet
+    int64_t evaluated;       // likewise of --eval
     uint64_t floored_before; // rows with a floored denominator, up to the last step
     double flops_per_token;
     double machine_gflops;
@@ -144,6 +147,10 @@ void training_end_step(Training *training, const StepOutcome *outcome);
 int training_validates(Training *training);
 int training_next_validation(Training *training, MicroBatch *batch);
 void training_end_validation(Training *training, double sum); // of the losses on this rank
+
+// --eval: the model fills in evaluation.row_losses for each batch; the last call reports.
+int training_evaluates(Training *training);
+int training_next_evaluation(Training *training, MicroBatch *batch);
 
 // Whether a sample is due; begins it. The model reads it so far as a batch of one row; the logits after its last token
 // go into training->logits, from which the next one is drawn.

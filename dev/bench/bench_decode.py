@@ -3,8 +3,8 @@
 
     dev/bench/bench_decode.py [--model DIRECTORY] [--threads 2] [--rounds 12] [--most-rounds 60] [--tokens 24]
 
-The model is GPT-2 124M with random weights, or one given; llama.cpp (the `xllamacpp` package) gets it as F32 through
-export_gguf. All are processes that wait for prompts, and take turns, a short text each, so that a machine that is busy for
+The model is GPT-2 124M with random weights, or one given; llama.cpp (the `xllamacpp` package) gets it as F32 and as Q8_0
+through export_gguf. All are processes that wait for prompts, and take turns, a short text each, so that a machine that is busy for
 a while is busy for all; ratios are taken within a round, and rounds go on until the quartiles of each are less than 10 %
 apart, or for --most-rounds. The most that decoding can reach follows from the rate of reading memory in the same round.
 Decoding is timed from a position of 5 and of 512 on, greedily, with the choice of each token; prefill over 512 tokens.
@@ -26,7 +26,8 @@ CONTEXT, VOCABULARY, LAYERS, HEADS, WIDTH = 1024, 50257, 12, 12, 768
 SHORT, LONG = 5, 512
 PROMPT_TOKEN = " a"  # a token of GPT-2's vocabulary and of the one made here
 KINDS = {"fp32": 3.5, "bf16": 1.5, "int8": 1}  # bytes per weight: core/math/packed_rows.h
-PAIRS = [("slay.c fp32", "llama.cpp F32")] + [(f"slay.c {kind}", "slay.c fp32") for kind in ("bf16", "int8")]
+PAIRS = ([("slay.c fp32", "llama.cpp F32"), ("slay.c int8", "llama.cpp Q8_0")] +
+         [(f"slay.c {kind}", "slay.c fp32") for kind in ("bf16", "int8")])
 TITLES = f"prefill {LONG}", f"decode at {SHORT}", f"decode at {LONG}"
 
 
@@ -154,9 +155,16 @@ def make_model(directory):
 # ---- the comparison
 
 
-def starters(options, model, gguf):
-    ours = {f"slay.c {kind}": lambda kind=kind: Slay(options, model, kind) for kind in KINDS}
-    return {"llama.cpp F32": lambda: Llama(options, gguf), **ours}
+def export(model, directory, kind):
+    path = os.path.join(directory, f"{kind}.gguf")
+    subprocess.run(["./export_gguf", model, path, "--type", kind], check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+def starters(options, model, directory):
+    theirs = {f"llama.cpp {kind.upper()}": lambda kind=kind: Llama(options, export(model, directory, kind))
+              for kind in ("f32", "q8_0")}
+    return {**theirs, **{f"slay.c {kind}": lambda kind=kind: Slay(options, model, kind) for kind in KINDS}}
 
 
 def run_round(options, contenders):
@@ -204,14 +212,15 @@ def print_table(options, rounds):
 
 
 def record_results(options, rounds):
-    wanted = {"fp32": (2, 1.5, 1.5), "bf16": (None, 1.6, 1.6), "int8": (None, 2.8, 2.8)}
+    wanted = {"fp32": (2, 1.5, 1.5), "bf16": (None, 1.6, 1.6), "int8": (None, 2.8, 2.8), "Q8_0": (None, 1, 1)}
     for name, other in PAIRS:
         kind = name.split()[-1]
         for i, position in enumerate((None, SHORT, LONG)):
             ours, theirs = (statistics.median(r[which][i] for r in rounds) for which in (name, other))
             share = memory_share(options, rounds, kind, position) if position and not options.model else None
-            record(f"{TITLES[i]}, {kind}", "tokens/s", ours, other, theirs, ratios_of(rounds, name, other, i),
-                   wanted[kind][i], share)
+            beside = other.split()[-1] if kind == "int8" and other != "slay.c fp32" else ""
+            record(f"{TITLES[i]}, {kind}" + (f" beside {beside}" if beside else ""), "tokens/s", ours, other, theirs,
+                   ratios_of(rounds, name, other, i), wanted[beside or kind][i], share)
             if share:
                 print(f"{TITLES[i]}, {kind}: {100 * share:.0f}% of the rate at which memory is read")
 
@@ -224,11 +233,9 @@ def main():
         sys.exit("./sample_gpt2 or ./export_gguf is missing; run make, and this from the project's root")
     with tempfile.TemporaryDirectory() as directory:
         model = options.model or make_model(os.path.join(directory, "model"))
-        gguf = os.path.join(directory, "model.gguf")
-        subprocess.run(["./export_gguf", model, gguf], check=True, stdout=subprocess.DEVNULL)
         contenders = {}
         try:
-            for name, start in starters(options, model, gguf).items():
+            for name, start in starters(options, model, directory).items():
                 contenders[name] = start()
                 contenders[name].run(SHORT, options.tokens)  # warms up: each starts on a machine that is quiet again
             rounds = rounds_until_settled(options, lambda: run_round(options, contenders), decoding_ratios)

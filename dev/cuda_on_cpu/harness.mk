@@ -31,7 +31,7 @@ $(BUILD)/cuda_on_cpu/$(1)$(2)/%.o: %.cu $(CUDACC_PARTS)
 $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a: $(CUDA_LIBRARY_SOURCES:%.cu=$(BUILD)/cuda_on_cpu/$(1)$(2)/%.o)
 	@rm -f $$@
 	ar rcs $$@ $$^
-$(BUILD)/cuda_on_cpu/$(1)$(2)/train_gpt2 $(BUILD)/cuda_on_cpu/$(1)$(2)/sample_gpt2: %: %.o \
+$(foreach program,train_gpt2 sample_gpt2 evaluate,$(BUILD)/cuda_on_cpu/$(1)$(2)/$(program)): %: %.o \
     $(BUILD)/cuda_on_cpu/$(1)$(2)/libslay_cuda.a $(BUILD)/libslay.a $(wildcard dev/cuda_on_cpu/runtime/*)
 	@mkdir -p $$(@D)
 	$$(call say,link,$$@)$(CUDACC) --mode=$(1) -fopenmp $$(filter %.o %.a,$$^) $$(LDLIBS) -o $$@

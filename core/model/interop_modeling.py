@@ -1,0 +1,359 @@
+"""Checkpoints of every attention against the real `transformers`: opened there with the modeling_slay.py they carry.
+
+Run from the project's root by scripts/test_interop.sh. Last line: `N passed, N failed`.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, logging, pipeline
+
+sys.path.insert(0, "scripts")
+import slay_attention
+from checks import check, summary
+
+V, CONTEXT, STEPS, PROMPT = 400, 96, 40, "The old lantern was"
+# Signed scores: a row's sum may be near zero, which makes much of any rounding. Nine rows in ten are held to 1e-4, half to
+# 1e-5.
+SIGNED = {"rff", "slay --poly maclaurin", "slay --poly rademacher", "slay --poly tensorsketch --P 24"}
+VARIANTS = """
+softmax --decay fixed
+softmax --window 9
+softmax --decay learned --window 20 --positions none
+yat
+yat --normalizer softmax --decay learned
+yat --window 9 --decay fixed --eps 0.1 --delta 0.01
+yat-spherical
+yat-spherical --decay learned --window 30
+uniform
+uniform --decay learned --positions none
+elu
+elu --denominator clamp --delta 0.5
+elu --decay learned --positions none
+cosformer
+cosformer --decay fixed
+favor
+favor --omega orthogonal --decay learned
+favor --features exp
+favor --features exp --decay learned --delta 0.01
+favor --features exp --omega gaussian --decay fixed --denominator clamp
+rff
+slay
+slay --R 2 --M 5 --P 3 --eps 0.01 --scale-features 0 --delta 0.001
+slay --learn both --decay learned --positions none
+slay --learn omega --omega orthogonal
+slay --poly exact
+slay --poly exact --decay learned
+slay --poly none
+slay --poly nystrom
+slay --poly maclaurin
+slay --poly rademacher
+slay --poly tensorsketch --P 24
+slay --preset recall
+slay --fusion hadamard
+slay --fusion flat
+slay --fusion flat --learn anchors --decay fixed
+slay,softmax:window=8
+slay*2:decay=learned:P=4,softmax:window=64,elu --positions none
+""".strip().splitlines()
+
+
+def run(*command):
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}: {result.stderr.strip()}")
+    return result.stdout
+
+
+def make_data(directory):
+    path = lambda name: os.path.join(directory, name)
+    run("./stories", "--stories", "150", "--seed", "3", "--out", path("text"))
+    run("./tokenize", "train", "--vocab", str(V), "--out", path("vocab"), path("text"))
+    run("./tokenize", "encode", "--vocab-file", path("vocab"), "--out", path("shard"), path("text"))
+
+
+def train(directory, name, *options):
+    """The directory of a checkpoint."""
+    out = os.path.join(directory, name)
+    run("./train_gpt2", "--quiet", "--train", os.path.join(directory, "shard_train_000000.bin"), "--batch", "4", "--out", out,
+        "--warmup", "2", "--documents", *options)
+    return os.path.join(out, sorted(entry for entry in os.listdir(out) if entry.startswith("step_"))[-1])
+
+
+def train_variant(directory, variant):
+    words = variant.split()
+    layers = "4" if "," in variant else "2"
+    shutil.rmtree(os.path.join(directory, "run"), ignore_errors=True)
+    return train(directory, "run", "--attention", words[0], *words[1:], "--layers", layers, "--heads", "2", "--width", "32",
+                 "--context", str(CONTEXT), "--tokenizer", os.path.join(directory, "vocab"), "--steps", str(STEPS), "--lr",
+                 "0.01")
+
+
+def open_there(checkpoint, **options):
+    return AutoModelForCausalLM.from_pretrained(checkpoint, trust_remote_code=True, **options).eval()
+
+
+def logits_here(checkpoint, tokens, directory):
+    source, target = os.path.join(directory, "tokens.safetensors"), os.path.join(directory, "logits.safetensors")
+    save_file({"tokens": tokens.astype(np.int32)}, source)
+    run("build/dev/gpt2_eval", "--model", checkpoint, "--in", source, "--out", target)
+    return load_file(target)["logits"]
+
+
+def greedy_here(checkpoint, tokens, *options):
+    return run("./sample_gpt2", checkpoint, "--prompt", PROMPT, "--tokens", str(tokens), "--temperature", "0", "--no-stats",
+               "--no-stop", *options)[:-1]
+
+
+def greedy_there(model, checkpoint, tokens):
+    """The text, and the numbers in the cache after the prompt and at the end."""
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=True)
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    with torch.no_grad():
+        begun = model(**inputs, use_cache=True).past_key_values.numbers()
+        answer = model.generate(**inputs, max_new_tokens=tokens, do_sample=False, return_dict_in_generate=True,
+                                eos_token_id=None, pad_token_id=0)
+    return tokenizer.decode(answer.sequences[0, 1:]), begun, answer.past_key_values.numbers()
+
+
+def tokens_of(rows):
+    return np.random.default_rng(5).integers(0, V, (rows, CONTEXT))
+
+
+def compare_logits(name, model, checkpoint, directory, tolerance=1e-4):
+    tokens = tokens_of(3)
+    with torch.no_grad():
+        there = model(torch.tensor(tokens)).logits.float().numpy()
+    difference = np.abs(logits_here(checkpoint, tokens, directory) - there)
+    if name in SIGNED:
+        rows = difference.max(-1)
+        good = np.median(rows) < 1e-5 and np.mean(rows < 1e-4) > 0.9
+        check(f"{name}: most logits within 1e-4", good, np.median(rows), np.mean(rows < 1e-4), rows.max())
+    else:
+        check(f"{name}: logits within {tolerance:g}", difference.max() < tolerance, difference.max())
+
+
+def grows(variant):
+    """Whether decoding keeps every key, or a window that the prompt does not fill."""
+    is_quadratic = any(word in variant for word in ("softmax", "yat", "exact")) and "window=8" not in variant
+    return is_quadratic and "--window 9" not in variant
+
+
+def every_variant(directory):
+    for variant in VARIANTS:
+        try:
+            checkpoint = train_variant(directory, variant)
+            model = open_there(checkpoint)
+            compare_logits(variant, model, checkpoint, directory)
+            here, (there, begun, ended) = greedy_here(checkpoint, 60), greedy_there(model, checkpoint, 60)
+            check(f"{variant}: the same greedy text", here == there, repr(here), repr(there))
+            check(f"{variant}: the cache {'grows' if grows(variant) else 'keeps its size'}", (ended > begun) == grows(variant),
+                  begun, ended)
+        except Exception as error:  # the others still run
+            check(variant, False, repr(error))
+
+# ---- back and forth
+
+
+FINE_TUNED = "slay*1:decay=learned:learn=both,yat,favor:features=exp,softmax:window=16"
+
+
+def loss_here(checkpoint, directory):
+    """On the stories."""
+    words = run("./sample_gpt2", checkpoint, "--loss", os.path.join(directory, "shard_train_000000.bin"), "--no-stats").split()
+    return float(words[1])
+
+
+def fine_tune(model, steps=5):
+    """A few steps of plain AdamW there; the losses, and the names of what had no gradient."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses, without = [], []
+    for _ in range(steps):
+        tokens = torch.tensor(tokens_of(4))
+        loss = model(tokens, labels=tokens).loss
+        optimizer.zero_grad()
+        loss.backward()
+        without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, without
+
+
+def fine_tuned_there_continued_here(directory):
+    checkpoint = train_variant(directory, FINE_TUNED)
+    model = open_there(checkpoint)
+    names = {name for name, _ in model.named_parameters()}
+    check("what is learned are parameters", {f"transformer.h.0.attn.{name}" for name in ("omega", "anchor_vectors", "decay")} <= names)
+    losses, without = fine_tune(model)
+    check("every parameter has a gradient", not without, without)
+    check("the loss falls there", losses[-1] < losses[0], losses)
+    saved = os.path.join(directory, "fine_tuned")
+    model.eval().save_pretrained(saved)
+    AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=True).save_pretrained(saved)
+    check("the code goes along", os.path.exists(os.path.join(saved, "modeling_slay.py")))
+    compare_logits("fine-tuned there", model, saved, directory)
+    shutil.copy(os.path.join(checkpoint, "tokenizer.tiktoken"), saved)  # our trainer's own form of the vocabulary
+    onward = train(directory, "onward", "--init", saved, "--steps", "1", "--lr", "0", "--weight-decay", "0")
+    before, after = (load_file(os.path.join(path, "model.safetensors")) for path in (saved, onward))
+    check("continued here: the same tensors, bit for bit", before.keys() == after.keys() and
+          all(np.array_equal(before[name], after[name]) for name in before), before.keys() ^ after.keys())
+    compare_logits("continued here, opened there again", open_there(onward), onward, directory)
+    again = train(directory, "trained", "--init", saved, "--steps", "20", "--lr", "0.003")
+    check("continued here: the loss falls", loss_here(again, directory) < loss_here(saved, directory))
+
+
+def gradients_are_ours(directory):
+    """One step here: AdamW's first moments are a tenth of the gradients."""
+    checkpoint = train_variant(directory, "slay --decay learned --learn both")
+    tokens = tokens_of(4)
+    shard = os.path.join(directory, "step.bin")
+    header = np.zeros(256, dtype="<i4")
+    flat = np.concatenate([tokens.ravel(), [0]])
+    header[:3] = 20240520, 1, len(flat)
+    with open(shard, "wb") as file:
+        file.write(header.tobytes() + flat.astype("<u2").tobytes())
+    out = os.path.join(directory, "one_step")
+    run("./train_gpt2", "--quiet", "--train", shard, "--init", checkpoint, "--batch", "4", "--sequence", str(CONTEXT), "--steps",
+        "1", "--lr", "1e-3", "--warmup", "0", "--weight-decay", "0", "--no-shuffle", "--clip", "0", "--out", out)
+    model = open_there(checkpoint).train()
+    rows = torch.tensor(np.stack([flat[i * CONTEXT:(i + 1) * CONTEXT + 1] for i in range(4)]))
+    logits = model(rows[:, :-1]).logits
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).backward()
+    norm_there = torch.sqrt(sum(p.grad.square().sum() for p in model.parameters())).item()
+    with open(os.path.join(out, "metrics.jsonl")) as lines:
+        norm_here = next(line["norm"] for line in map(json.loads, lines) if line["type"] == "step")
+    check("the gradient's norm is ours", abs(norm_there / norm_here - 1) < 1e-4, norm_there, norm_here)
+    moments = load_file(os.path.join(out, "step_00000001", "optimizer.safetensors"))
+    worst = max(np.abs(moments[f"{name}.m"] / 0.1 - p.grad.numpy()).max() / (p.grad.abs().max().item() + 1e-7)
+                for name, p in model.named_parameters())
+    check("every gradient is ours within 1e-3 of its largest", worst < 1e-3, worst)
+
+
+# ---- forms of a directory
+
+
+def without_prefix(checkpoint, target):
+    tensors = load_file(os.path.join(checkpoint, "model.safetensors"))
+    os.mkdir(target)
+    save_file({name.removeprefix("transformer."): value for name, value in tensors.items()},
+              os.path.join(target, "model.safetensors"), {"format": "pt"})
+    for name in "config.json", "modeling_slay.py", "tokenizer.tiktoken", "tokenizer.json", "tokenizer_config.json":
+        if os.path.exists(os.path.join(checkpoint, name)):
+            shutil.copy(os.path.join(checkpoint, name), target)
+    return target
+
+
+def forms_of_a_directory(directory):
+    for variant in "slay --decay learned", "softmax":
+        checkpoint = train_variant(directory, variant)
+        model, path = open_there(checkpoint), lambda name: os.path.join(directory, f"{variant.split()[0]}_{name}")
+        bare = without_prefix(checkpoint, path("bare"))
+        compare_logits(f"{variant}, without prefix", open_there(bare), bare, directory)
+        for dtype in torch.bfloat16, torch.float16, torch.float32:
+            name = str(dtype).removeprefix("torch.")
+            open_there(checkpoint, dtype=dtype).save_pretrained(path(name), max_shard_size="40KB")
+            shards = [file for file in os.listdir(path(name)) if file.endswith(".safetensors")]
+            check(f"{variant}, {name}: several files", len(shards) > 2, shards)
+            compare_logits(f"{variant}, {name}, sharded", open_there(path(name), dtype=torch.float32), path(name), directory)
+            shutil.copy(os.path.join(checkpoint, "tokenizer.tiktoken"), path(name))
+            train(directory, f"{variant.split()[0]}_on_{name}", "--init", path(name), "--steps", "1")
+            check(f"{variant}, {name}, sharded: trained on here", True)
+        half = open_there(path("bfloat16"), dtype=torch.bfloat16)
+        with torch.no_grad():
+            tokens = torch.tensor(tokens_of(1))
+            worst = (half(tokens).logits.float() - model(tokens).logits).abs().max().item()
+        check(f"{variant}: computed in bfloat16 it is near", worst < 0.5, worst)
+        base = AutoModel.from_pretrained(checkpoint, trust_remote_code=True).eval()
+        with torch.no_grad():
+            same = torch.equal(base(tokens).last_hidden_state,
+                               model.transformer(tokens).last_hidden_state)
+        check(f"{variant}: AutoModel is its body", same)
+    config = json.load(open(os.path.join(checkpoint, "config.json")))
+    check("softmax is a plain GPT-2 without code of ours", config["model_type"] == "gpt2" and "auto_map" not in config and
+          not os.path.exists(os.path.join(checkpoint, "modeling_slay.py")))
+    AutoModelForCausalLM.from_pretrained(checkpoint)
+
+
+# ---- generate()
+
+
+def generation(directory):
+    checkpoint = train_variant(directory, "slay:decay=learned,elu,favor:features=exp,softmax:window=8 --positions none")
+    model = open_there(checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=True, padding_side="left")
+    tokenizer.pad_token = tokenizer.eos_token
+    tokens = 300  # more than three contexts: nothing in the model knows of a length
+    here, (there, begun, ended) = greedy_here(checkpoint, tokens), greedy_there(model, checkpoint, tokens)
+    check("a text longer than the context", here == there, repr(here), repr(there))
+    check("whose state does not grow but for the window's keys", ended - begun <= 2 * 8 * 32, begun, ended)
+    prompts = [PROMPT, "Once there was a girl named", "A"]
+    options = dict(max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=tokenizer.eos_token_id)
+    with torch.no_grad():
+        batch = tokenizer(prompts, return_tensors="pt", padding=True)
+        together = model.generate(**batch, **options)[:, -20:]
+        alone = [model.generate(**tokenizer(prompt, return_tensors="pt"), **options)[0, -20:] for prompt in prompts]
+        check("a padded batch writes what its rows write", all(torch.equal(a, b) for a, b in zip(together, alone)))
+        cached, uncached = (model.generate(**batch, **options, num_beams=3, use_cache=flag) for flag in (True, False))
+    check("beam search, with the cache and without", torch.equal(cached, uncached))
+    check("a pipeline writes it", pipeline("text-generation", model=checkpoint, trust_remote_code=True)(
+        PROMPT, max_new_tokens=20, do_sample=False)[0]["generated_text"] == run(
+        "./sample_gpt2", checkpoint, "--prompt", PROMPT, "--tokens", "20", "--temperature", "0", "--no-stats")[:-1])
+
+
+# ---- the file by itself
+
+
+def alone(directory):
+    """scripts/slay_attention.py is what checkpoints carry, and its modules work without a checkpoint."""
+    checkpoint = train_variant(directory, "slay")
+    with open("scripts/slay_attention.py") as ours, open(os.path.join(checkpoint, "modeling_slay.py")) as theirs:
+        check("the checkpoint carries scripts/slay_attention.py", ours.read() == theirs.read())
+    code = ("import sys; sys.modules['transformers'] = None; sys.path.insert(0, 'scripts'); import slay_attention as s, torch\n"
+            "x = torch.randn(3, 3, 2, 7, 16); out, state = s.make_attention({'name': 'slay'}, 2, 16, 64)(*x); print(out.shape)")
+    shape = run(sys.executable, "-c", code)
+    check("the attentions need no transformers", "[3, 2, 7, 16]" in shape, shape)
+    torch.manual_seed(1)
+    for variant in VARIANTS:
+        if "," in variant or "--positions" in variant:
+            continue
+        words = variant.split()
+        options = {"name": words[0]}
+        for key, value in zip(words[1::2], words[2::2]):
+            number = float(value) if value.replace(".", "").isdigit() else value
+            options[key[2:].replace("-", "_")] = int(number) if isinstance(number, float) and number == int(number) else number
+        attention = slay_attention.make_attention(options, heads=3, head_size=8, context=200).eval()
+        q, k, v = torch.randn(3, 2, 3, 150, 8)
+        with torch.no_grad():
+            whole, _ = attention(q, k, v)
+            parts, state = [], None
+            for start, end in (0, 1), (1, 70), (70, 71), (71, 150):
+                out, state = attention(q[:, :, start:end], k[:, :, start:end], v[:, :, start:end], state)
+                parts.append(out)
+        rows = (torch.cat(parts, 2) - whole).abs().amax(-1)
+        good = rows.median() < 1e-4 if "rff" in variant or "slay --p" in variant else rows.max() < 1e-4
+        check(f"{variant}: in parts as at once, freshly drawn", bool(good) and bool(torch.isfinite(whole).all()), rows.max())
+
+
+def main():
+    logging.disable_progress_bar()
+    run("make", "-s", "build/dev/gpt2_eval")
+    tests = every_variant, fine_tuned_there_continued_here, gradients_are_ours, forms_of_a_directory, generation, alone
+    for test in tests:
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                make_data(directory)
+                test(directory)
+            except Exception as error:  # a test that cannot go on has failed; the others still run
+                check(test.__name__, False, repr(error))
+    sys.exit(summary())
+
+
+if __name__ == "__main__":
+    main()
