@@ -331,8 +331,8 @@ __device__ static inline void gather_columns(float *dx, const floatX *x, LinearP
 }
 
 // dx (ROWS, WIDTH) = dy omega over the pieces [from, to), where slopes(dy, row, piece, is_first) gives what reaches the
-// piece's projections, laid out as by project_pieces. Where registers are short, columns are gathered in two groups, and
-// slopes are asked for twice: is_first says for the first time. Unless d_projections is NULL, what reaches omega is
+// piece's projections, laid out as by project_pieces. Where registers are short, columns are gathered in two groups,
+// and slopes are asked for twice: is_first says for the first time. Unless d_projections is NULL, what reaches omega is
 // added there, which takes dy_scratch floats of scratch per row, at `scratch`. Ends with a barrier.
 template <typename Tile, typename Slopes>
 __device__ static inline void gather_gradient(float *dx, const floatX *x, LinearProjection omega, int from, int to,

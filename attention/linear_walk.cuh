@@ -206,8 +206,8 @@ __device__ static inline uint32_t same_two(__nv_bfloat16 x) {
     return bits;
 }
 
-// One octet of the inner features of 16 rows, and its products with outer features: halves of a left operand. A lane has
-// two neighbouring numbers of two rows.
+// One octet of the inner features of 16 rows, and its products with outer features: halves of a left operand. A lane
+// has two neighbouring numbers of two rows.
 template <typename Operand> struct InnerOctet;
 template <> struct InnerOctet<__nv_bfloat16> { uint32_t x[2]; };
 template <> struct InnerOctet<float> { float x[4]; };
