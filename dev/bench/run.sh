@@ -43,7 +43,7 @@ bench_small() {
 bench_slay() {
     train --batch 1 --sequence 1024 --steps 1 --most-rounds 8 --attentions slay,softmax --peers none --wanted 1.1
     train --batch 1 --sequence 2048 --rounds 4 --most-rounds 6 --steps 1 --attentions slay,softmax --peers none --wanted 1.3
-    train --batch 1 --sequence 8192 --rounds 2 --most-rounds 2 --steps 1 --attentions slay,softmax --peers none --wanted 2.2
+    train --batch 1 --sequence 8192 --rounds 1 --most-rounds 1 --steps 1 --skip 1 --attentions slay,softmax --peers none --wanted 2.2
 }
 bench_memory() {
     train --batch 4 --sequence 1024 --rounds 1 --most-rounds 1 --steps 1 --skip 1 --wanted-memory 1.667
