@@ -42,7 +42,7 @@ RowTile linear_other(const Worker *worker, int index) {
     return tile;
 }
 
-size_t linear_other_size(const LinearMap *map, int HS, Walk walk) {
+static size_t other_size(const LinearMap *map, int HS, Walk walk) {
     Layout counter = {NULL, 0};
     layout_row_tile(&counter, map, HS, walk == WALK_BOTH);
     return counter.used;
@@ -78,7 +78,7 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chun
     worker->denominator = linear_take(&layout, TILE);
     real *state = linear_take(&layout, linear_state_size(map, HS));
     worker->state = linear_state_at(state, map, HS);
-    worker->other_size = linear_other_size(map, HS, walk);
+    worker->other_size = other_size(map, HS, walk);
     worker->others = linear_take(&layout, (size_t)tiles_of(chunk) * worker->other_size);
     if (walk != WALK_FORWARD) lay_out_gradients(worker, &layout);
     return layout.used;
@@ -118,13 +118,14 @@ void linear_fetch(const real *rows, int stride, int HS, int row, int end) {
         for (int c = 0; c < HS; c += 64 / (int)sizeof(real)) __builtin_prefetch(row_at(rows, i, stride) + c, 0, 2);
 }
 
-void linear_load_features(Worker *worker, RowTile *tile, const real *from, int stride, LinearRows rows) {
+// x (HS, TILE) and the tile's features, of rows that begin at `from`; overwrites the numerator
+static void load_tile_features(Worker *worker, RowTile *tile, const real *from, int stride, LinearRows rows) {
     load_features(worker->x, worker->numerator, from, stride, rows.count, worker->HS);
     worker->map->features(&tile->features, worker->x, rows, worker->packed, worker->config);
 }
 
 void linear_load_keys(Worker *worker, RowTile *tile, HeadInput input, int row, LinearRows rows) {
-    linear_load_features(worker, tile, row_at(input.k, row, input.stride), input.stride, rows);
+    load_tile_features(worker, tile, row_at(input.k, row, input.stride), input.stride, rows);
     load_rows(tile->extended, row_at(input.v, row, input.stride), input.stride, rows.count, worker->HS);
     for (int i = 0; i < TILE; i++) tile->weights[i] = i < rows.count;
     if (worker->map->log_scaled)
@@ -132,7 +133,7 @@ void linear_load_keys(Worker *worker, RowTile *tile, HeadInput input, int row, L
 }
 
 void linear_load_queries(Worker *worker, RowTile *tile, HeadInput input, int row, LinearRows rows) {
-    linear_load_features(worker, tile, row_at(input.q, row, input.stride), input.stride, rows);
+    load_tile_features(worker, tile, row_at(input.q, row, input.stride), input.stride, rows);
 }
 
 void linear_load_chunk_of_keys(Worker *worker, HeadInput input, int start, int count) {
@@ -158,7 +159,8 @@ static double power_or_zero(double power) {
     return power < 1e-30 ? 0 : power;
 }
 
-double linear_power(const Worker *worker, int distance) {
+// decay^distance; 1 where nothing fades
+static double power_at(const Worker *worker, int distance) {
     if (!worker->fades) return 1;
     return power_or_zero(exp((double)worker->log_decay * distance));
 }
@@ -175,12 +177,12 @@ void linear_set_decay(Worker *worker, int task) {
 }
 
 void linear_query_powers(real *power, const Worker *worker, int before) {
-    double first = linear_power(worker, before + 1);
+    double first = power_at(worker, before + 1);
     for (int i = 0; i < TILE; i++) power[i] = (real)power_or_zero(first * worker->powers[TILE + i]);
 }
 
 void linear_key_powers(real *power, const Worker *worker, int rows, int after) {
-    double last = linear_power(worker, after);
+    double last = power_at(worker, after);
     for (int i = 0; i < TILE; i++) power[i] = (real)power_or_zero(last * worker->powers[TILE + rows - 1 - i]);
 }
 
@@ -197,7 +199,7 @@ void linear_fade_columns(real *faded, const real *x, const real *power, int widt
 const real *linear_pair_powers(Worker *worker, int distance) {
     int mirrored = rows_are_keys(worker->walk);
     if (!mirrored && distance <= TILE) return worker->powers + TILE + distance;
-    double factor = linear_power(worker, max_int(distance - TILE, 0));
+    double factor = power_at(worker, max_int(distance - TILE, 0));
     const real *near = worker->powers + TILE + min_int(distance, TILE);
     real *power = worker->far_powers + TILE;
     for (int i = 1 - TILE; i < TILE; i++) power[mirrored ? -i : i] = (real)power_or_zero(factor * near[i]);
@@ -210,7 +212,8 @@ int linear_block_outers(const LinearMap *map) {
     return max_int(1, PHI_ROWS / max_int(map->inner, 1));
 }
 
-const real *linear_expand(real *phi, const LinearFeatures *features, int from, int count, int lanes, int inner) {
+// Block of phi for the outer features [from, from + count): (count * inner, TILE). Without inner it exists already.
+static const real *expand(real *phi, const LinearFeatures *features, int from, int count, int lanes, int inner) {
     if (!inner) return features->outer + (size_t)from * TILE;
     for (int e = 0; e < count; e++) {
         const real *outer = features->outer + (size_t)(from + e) * TILE;
@@ -241,7 +244,7 @@ void linear_clear_state(State state, const LinearMap *map, int HS) {
 }
 
 double linear_fading(const Worker *worker, State state, int rows, real log_scale) {
-    double factor = linear_power(worker, rows);
+    double factor = power_at(worker, rows);
     if (worker->map->log_scaled) factor = real_exp(*state.log_scale + (real)rows * worker->log_decay - log_scale);
     *state.log_scale = log_scale;
     return factor;
@@ -266,7 +269,7 @@ void linear_add_to_state(Worker *worker, State state, double factor, const RowTi
     int step = linear_block_outers(map);
     for (int from = 0; from < map->outer; from += step) {
         int count = min_int(step, map->outer - from), width = count * inner;
-        const real *phi = linear_expand(worker->phi, &tile->features, from, count, lanes, map->inner);
+        const real *phi = expand(worker->phi, &tile->features, from, count, lanes, map->inner);
         real *vector = state.vector + (size_t)from * inner, *matrix = state.matrix + (size_t)from * inner * stride;
         if (factor != 1) { // here, where the block comes into the cache anyway
             scale_state(worker, matrix, (size_t)width * stride, factor);
@@ -284,7 +287,7 @@ void linear_read_state(Worker *worker, real *denominator, int rows) {
     int step = linear_block_outers(map);
     for (int from = 0; from < map->outer; from += step) {
         int count = min_int(step, map->outer - from), width = count * inner;
-        const real *phi = linear_expand(worker->phi, &worker->rows.features, from, count, lanes, map->inner);
+        const real *phi = expand(worker->phi, &worker->rows.features, from, count, lanes, map->inner);
         const real *vector = worker->state.vector + (size_t)from * inner;
         tile_multiply(worker->numerator, stride, (TileLeft){phi, 1, TILE},
                       worker->state.matrix + (size_t)from * inner * stride, stride, rows, stride, width, 1, TILE_FULL);
@@ -393,7 +396,7 @@ State linear_boundary(real *boundaries, int task, int segment, Segments segments
 void linear_add_states(Worker *worker, State a, State b, int rows) {
     const LinearMap *map = worker->map;
     size_t n = linear_state_size(map, worker->HS) - 1;
-    real factor = (real)linear_power(worker, rows);
+    real factor = (real)power_at(worker, rows);
     if (map->log_scaled) {
         real faded = *b.log_scale; // row by row, as the queries' largest scales are: the same bits
         for (int row = 0; row < rows; row++) faded += worker->log_decay;

@@ -107,7 +107,6 @@ typedef struct { // what one thread works with
 // Places everything in `base`; returns the size in numbers. base may be NULL.
 size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chunk, Walk walk,
                       const AttentionConfig *config);
-size_t linear_other_size(const LinearMap *map, int HS, Walk walk);
 RowTile linear_other(const Worker *worker, int index);
 
 // ---- the inputs of one head; a task is one head of one sequence
@@ -120,9 +119,7 @@ typedef struct { // rows of q, k, v, leading dimension `stride`
 HeadInput linear_head_input(const real *qkv, int task, int rows, const AttentionConfig *config);
 void linear_pack(Worker *worker, int task);
 
-// x (HS, TILE) and the tile's features, of rows that begin at `from`; overwrites the numerator
-void linear_load_features(Worker *worker, RowTile *tile, const real *from, int stride, LinearRows rows);
-// Tiles of rows that begin at row `row` of the input.
+// Tiles of rows that begin at row `row` of the input. Their features take the numerator's place on the way.
 void linear_load_keys(Worker *worker, RowTile *tile, HeadInput input, int row, LinearRows rows);
 void linear_load_queries(Worker *worker, RowTile *tile, HeadInput input, int row, LinearRows rows);
 // Has the memory fetch a tile's rows meanwhile: they lie far apart. Rows that are not there are left out.
@@ -138,7 +135,6 @@ void linear_load_chunk_of_keys(Worker *worker, HeadInput input, int start, int c
 // distances, never positions.
 
 void linear_set_decay(Worker *worker, int task);
-double linear_power(const Worker *worker, int distance); // 1 where nothing fades
 // power (TILE) of a tile's queries, with `before` rows of the chunk before them, or of a tile's keys, with `after` rows
 // of the chunk after them
 void linear_query_powers(real *power, const Worker *worker, int before);
@@ -153,8 +149,6 @@ const real *linear_pair_powers(Worker *worker, int distance);
 
 // Outer features in one block.
 int linear_block_outers(const LinearMap *map);
-// Block of phi for the outer features [from, from + count): (count * inner, TILE). Without inner it exists already.
-const real *linear_expand(real *phi, const LinearFeatures *features, int from, int count, int lanes, int inner);
 
 // ---- states
 
