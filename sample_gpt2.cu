@@ -175,7 +175,7 @@ static void decoder_rows(Decoder *decoder, const int *tokens, int n) {
     const floatX *wpe = model->weights.wpe ? model->weights.wpe + (size_t)decoder->position * (size_t)C : NULL;
     cuda_check(
         cudaMemcpyAsync(decoder->tokens, tokens, (size_t)n * sizeof(int), cudaMemcpyHostToDevice, model->stream));
-    embedding_forward(decoder->x, decoder->tokens, model->weights.wte, wpe, n, n, C, model->stream);
+    embedding_forward(decoder->x, decoder->tokens, NULL, model->weights.wte, wpe, n, n, C, model->stream);
     if (n == 1) send_next(decoder, tokens[0]); // where decoder_attend looks for its position
     decoder_layers(decoder, n);
     cuda_check(cudaStreamSynchronize(model->stream)); // `tokens` is the caller's again

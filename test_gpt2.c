@@ -124,12 +124,13 @@ static const char *kind_at(int i) {
     return i < known ? attention_registry[i]->name : others[i - known];
 }
 
-// A model of `config`'s sizes for B rows of T tokens.
+// A model of `config`'s sizes for B rows of T tokens, which may hold documents.
 static void create_kind(GPT2 *model, const char *kind, GPT2Config config, int B, int T, float dropout_share, int trains,
                         int recompute) {
     Error error;
     AttentionStack stack;
-    AttentionConfig sizes = {.B = B, .T = T, .C = config.C, .NH = config.NH, .max_T = config.max_T, .seed = 5};
+    AttentionConfig sizes = {
+        .B = B, .T = T, .C = config.C, .NH = config.NH, .max_T = config.max_T, .packed = 1, .seed = 5};
     if (strchr(kind, ',')) config.positions = POSITIONS_NONE;
     die_if(attention_stack_configure(&stack, kind, &sizes, NULL, &error), &error);
     gpt2_create(model, &config, &stack, dropout_share, 5, trains, recompute);
@@ -148,6 +149,11 @@ static MicroBatch whole_batch(const int *inputs, const int *targets, int B, int 
     return (MicroBatch){
         .inputs = inputs, .targets = targets, .B = B, .T = T, .is_first = 1, .is_last = 1, .scale = scale};
 }
+
+// Documents in two rows of TINY_T tokens.
+static const int tiny_documents[] = {4, 5, 1, 7, 1}, tiny_positions[] = {0, 1, 2, 3, 0, 1, 2, 3, 4,
+                                                                        0, 0, 1, 2, 3, 4, 5, 6, 0};
+enum { TINY_DOCUMENTS = sizeof tiny_documents / sizeof *tiny_documents };
 
 // Both passes; returns the sum of the losses.
 static double forward_backward(GPT2 *model, MicroBatch batch) {
@@ -202,7 +208,7 @@ static double slope(LossFunction loss, void *context, real *x, const real *direc
 static double slope_error(LossFunction loss, void *context, real *x, const real *direction, size_t count, size_t index,
                           double expected, double allowed) {
     double error = INFINITY;
-    for (double h = 2e-4; h > 1e-6 && !(error <= allowed); h /= 10) {
+    for (double h = 2e-4; h > 1e-8 && !(error <= allowed); h /= 10) {
         double here = fabs(slope(loss, context, x, direction, count, index, h) - expected);
         if (here < error) error = here;
     }
@@ -240,7 +246,7 @@ typedef struct {
 
 static double embedding_loss(void *context) {
     Layer *l = context;
-    embedding_forward(l->out, l->tokens, l->weight, l->bias, l->N, l->T, l->C);
+    embedding_forward(l->out, l->tokens, NULL, l->weight, l->bias, l->N, l->T, l->C);
     return dot(l->out, l->probe, (size_t)(l->N * l->C));
 }
 
@@ -252,7 +258,7 @@ static void embedding(void) {
     l.probe = random_numbers(count, 1), l.out = unset_numbers(count), l.tokens = random_tokens((size_t)l.N, l.V);
     real *before = random_numbers(wte_count, 1), *dwte = copy_of(before, wte_count);
     real *dwpe = memory_allocate_zeroed(wpe_count, sizeof(real), "dwpe");
-    embedding_backward(dwte, dwpe, l.probe, l.tokens, l.N, l.T, l.C);
+    embedding_backward(dwte, dwpe, l.probe, l.tokens, NULL, l.N, l.T, l.C);
     for (size_t i = 0; i < wte_count; i++) dwte[i] -= before[i]; // it adds to what the head left there
     check_gradient("dwte", embedding_loss, &l, l.weight, dwte, wte_count, 1e-9);
     check_gradient("dwpe", embedding_loss, &l, l.bias, dwpe, wpe_count, 1e-9);
@@ -407,18 +413,19 @@ static double model_loss(void *context) {
     return l->batch.scale * sum_losses(l->model->losses, TINY_B * TINY_T);
 }
 
-static void model_gradients(const char *attention, float dropout_share) {
+static void model_gradients(const char *attention, float dropout_share, const int *positions) {
     GPT2 model;
     create_tiny(&model, attention, dropout_share);
     int *inputs = random_tokens(TINY_B * TINY_T, tiny.V), *targets = random_tokens(TINY_B * TINY_T, tiny.V);
     targets[4] = -1;
     ModelLoss loss = {.model = &model, .batch = whole_batch(inputs, targets, TINY_B, TINY_T, 0.25)};
-    loss.batch.step = 3;
+    loss.batch.step = 3, loss.batch.positions = positions;
     forward_backward(&model, loss.batch);
     for (int i = 0; i < model.parameter_count; i++) {
         const Parameter *p = &model.parameters[i];
         char what[128];
-        snprintf(what, sizeof what, "%s, dropout %g: %s", attention, (double)dropout_share, p->name);
+        snprintf(what, sizeof what, "%s, dropout %g%s: %s", attention, (double)dropout_share,
+                 positions ? ", documents" : "", p->name);
         check_gradient(what, model_loss, &loss, p->value, p->gradient, p->count, 1e-6);
     }
     free(inputs), free(targets);
@@ -426,11 +433,15 @@ static void model_gradients(const char *attention, float dropout_share) {
 }
 
 static void whole_model_of_every_attention(void) {
-    for (int i = 0; kind_at(i); i++) model_gradients(kind_at(i), 0);
+    for (int i = 0; kind_at(i); i++) model_gradients(kind_at(i), 0, NULL);
 }
 
 static void whole_model_with_dropout(void) {
-    for (int i = 0; kind_at(i); i++) model_gradients(kind_at(i), 0.3f);
+    for (int i = 0; kind_at(i); i++) model_gradients(kind_at(i), 0.3f, NULL);
+}
+
+static void whole_model_with_documents(void) {
+    for (int i = 0; kind_at(i); i++) model_gradients(kind_at(i), 0.3f, tiny_positions);
 }
 
 #endif // REAL_IS_DOUBLE
@@ -629,6 +640,56 @@ static void gradient_accumulation(void) {
     }
 }
 
+// ---- documents
+
+// The gradients and losses of the same documents, each a batch of its own.
+static real *gradients_of_documents_alone(const char *kind, const int *inputs, const int *targets, double *losses,
+                                          size_t *count) {
+    GPT2 model;
+    create_tiny(&model, kind, 0);
+    for (int i = 0, first = 0; i < TINY_DOCUMENTS; first += tiny_documents[i++]) {
+        MicroBatch batch = whole_batch(inputs + first, targets + first, 1, tiny_documents[i], 0.125);
+        batch.is_first = i == 0, batch.is_last = i == TINY_DOCUMENTS - 1;
+        forward_backward(&model, batch);
+        memcpy(losses + first, model.losses, (size_t)tiny_documents[i] * sizeof *losses);
+    }
+    real *gradients = gradients_of(&model, count);
+    gpt2_free(&model);
+    return gradients;
+}
+
+// Documents that share rows are what they are alone: every token's loss, and the step's gradients up to the rounding of
+// another order of sums.
+static void documents_equal_documents_alone(void) {
+    for (int i = 0; kind_at(i); i++) {
+        GPT2 model;
+        size_t count;
+        double alone_losses[TINY_B * TINY_T], bound = 5000 * ROUNDING;
+        int *inputs = random_tokens(TINY_B * TINY_T, tiny.V), *targets = random_tokens(TINY_B * TINY_T, tiny.V);
+        MicroBatch batch = whole_batch(inputs, targets, TINY_B, TINY_T, 0.125);
+        batch.positions = tiny_positions;
+        real *alone = gradients_of_documents_alone(kind_at(i), inputs, targets, alone_losses, &count);
+        create_tiny(&model, kind_at(i), 0);
+        forward_backward(&model, batch);
+        for (int n = 0; n < TINY_B * TINY_T; n++)
+            CHECK_CLOSE(model.losses[n], alone_losses[n], bound * alone_losses[n]);
+        real *packed = gradients_of(&model, &count);
+        check_equal_within(kind_at(i), packed, alone, count, bound);
+        free(packed), free(alone), free(inputs), free(targets);
+        gpt2_free(&model);
+    }
+}
+
+static void documents_are_found(void) {
+    static const int tokens[] = {3, 18, 5, 18, 18, 7, 18, 1, 2, 3, 4, 5};
+    static const int expected[] = {0, 0, 1, 0, 0, 1, 0, 1, 2, 3, 4, 5};
+    int positions[12];
+    CHECK(micro_batch_positions(positions, tokens, 2, 6, 18));
+    CHECK(!memcmp(positions, expected, sizeof expected));
+    CHECK(!micro_batch_positions(positions, tokens + 6, 1, 6, 18)); // a row's own first token cuts nothing
+    CHECK(!micro_batch_positions(positions, tokens, 2, 6, 17) && positions[5] == 5 && positions[6] == 0);
+}
+
 // ---- recomputing
 
 // What backward makes again has the bits that forward made: every level of --recompute gives the same gradients, for
@@ -715,7 +776,7 @@ static RowSums row_sums(int threads, const real *dout, const real *inp, const in
                     .dbias = unset_numbers(columns)};
     real *mean = unset_numbers((size_t)N), *rstd = unset_numbers((size_t)N), *out = unset_numbers(count);
     real *work = unset_numbers(layernorm_work((size_t)N, columns));
-    embedding_backward(sums.dwte, sums.dwpe, dout, tokens, N, N, C);
+    embedding_backward(sums.dwte, sums.dwpe, dout, tokens, NULL, N, N, C);
     layernorm_forward(out, mean, rstd, inp, inp, inp + C, N, C);
     layernorm_backward(sums.dinp, sums.dweight, sums.dbias, dout, inp, mean, rstd, inp, N, C, 0, work);
     Parameter gradient = {.gradient = (real *)dout, .count = count};
@@ -1069,12 +1130,15 @@ int main(void) {
     RUN(head);
     RUN(whole_model_of_every_attention);
     RUN(whole_model_with_dropout);
+    RUN(whole_model_with_documents);
 #else
     RUN(pytorch_loss_and_gradients);
     RUN(pytorch_ten_adamw_steps);
 #endif
     RUN(dropout_mask);
     RUN(gradient_accumulation);
+    RUN(documents_equal_documents_alone);
+    RUN(documents_are_found);
     RUN(recomputing_changes_no_bit);
     RUN(training_with_threads);
     RUN(sums_over_rows_with_threads);

@@ -54,8 +54,11 @@ static void random_numbers(void) {
     cuda_check(cudaFree(device));
 }
 
-static void embedding_sizes(int B, int T, int C, int V) {
+// `length`: of the documents in a row
+static void embedding_sizes(int B, int T, int C, int V, int length) {
     int N = B * T;
+    std::vector<int> positions;
+    for (int n = 0; n < N; n++) positions.push_back(n % T % length);
     size_t count = (size_t)(N * C);
     std::vector<int> tokens = random_tokens((size_t)N, V);
     Activation out(count), wte((size_t)(V * C), 1), wpe((size_t)((T + 3) * C), 1), dout(count, 1);
@@ -63,15 +66,17 @@ static void embedding_sizes(int B, int T, int C, int V) {
     BatchGPU batch = {};
     MicroBatch micro = {};
     micro.inputs = micro.targets = tokens.data(), micro.B = B, micro.T = T;
+    if (length < T) micro.positions = positions.data();
     batch_gpu_create(&batch, (size_t)N, V, 1);
     for (int time = 0; time < 2; time++) { // twice: the counts of the sort must be zeros again
         batch_gpu_upload(&batch, &micro, 1, 1, stream);
-        embedding_forward(out.device, batch.device.inputs, wte.device, wpe.device, N, T, C, stream);
-        embedding_backward(dwte.device, dwpe.device, dout.device, batch.device.inputs, N, T, C, V,
-                           batch.device.by_token, stream);
-        twin_embedding_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), N, T, C);
+        embedding_forward(out.device, batch.device.inputs, batch.device.positions, wte.device, wpe.device, N, T, C,
+                          stream);
+        embedding_backward(dwte.device, dwpe.device, dout.device, batch.device.inputs, batch.device.positions, N, T, C,
+                           V, batch.device.by_token, batch.device.by_position, stream);
+        twin_embedding_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), micro.positions, N, T, C);
     }
-    twin_embedding_forward(out.data(), tokens.data(), wte.data(), wpe.data(), N, T, C);
+    twin_embedding_forward(out.data(), tokens.data(), micro.positions, wte.data(), wpe.data(), N, T, C);
     check("embedded", out, LAYER_BOUND);
     check("dwte", dwte, 1e-5);
     check("dwpe", dwpe, 1e-5);
@@ -80,10 +85,12 @@ static void embedding_sizes(int B, int T, int C, int V) {
 }
 
 static void embedding(void) {
-    embedding_sizes(1, 1, 1, 2);
-    embedding_sizes(3, 19, 47, 5); // many rows per token, more than a block has warps
-    embedding_sizes(2, 33, 48, 301);
-    embedding_sizes(2, 30, 260, 7);
+    embedding_sizes(1, 1, 1, 2, 1);
+    embedding_sizes(3, 19, 47, 5, 19); // many rows per token, more than a block has warps
+    embedding_sizes(2, 33, 48, 301, 33);
+    embedding_sizes(2, 30, 260, 7, 30);
+    embedding_sizes(3, 29, 48, 11, 4); // documents
+    embedding_sizes(2, 19, 5, 3, 1);
 }
 
 // With a branch: the sum and its norm; with a share: dropout on the branch.

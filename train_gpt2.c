@@ -31,12 +31,14 @@ Sums over rows are cut into blocks of a fixed size, so that they give the same b
 
 enum { COLUMN_SLICE = 64, ROW_BLOCK = 16 };
 
-// out (N,C) = wte[token] + wpe[position]; wpe may be NULL
-static void embedding_forward(real *out, const int *tokens, const real *wte, const real *wpe, int N, int T, int C) {
+// out (N,C) = wte[token] + wpe[position]; wpe may be NULL, and positions (N) too: then they are those in rows of T
+static void embedding_forward(real *out, const int *tokens, const int *positions, const real *wte, const real *wpe,
+                              int N, int T, int C) {
     profile_work(WORK_EMBEDDING);
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        const real *token_row = wte + (size_t)tokens[n] * C, *position_row = wpe ? wpe + (size_t)(n % T) * C : NULL;
+        int position = positions ? positions[n] : n % T;
+        const real *token_row = wte + (size_t)tokens[n] * C, *position_row = wpe ? wpe + (size_t)position * C : NULL;
         real *out_row = out + (size_t)n * C;
         for (int c = 0; c < C; c++) out_row[c] = token_row[c] + (position_row ? position_row[c] : 0);
     }
@@ -44,14 +46,16 @@ static void embedding_forward(real *out, const int *tokens, const real *wte, con
 
 // Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C) if there is one. Two rows may hold
 // the same token: each thread takes a slice of columns through all rows, so that no two of them write to one place.
-static void embedding_backward(real *dwte, real *dwpe, const real *dout, const int *tokens, int N, int T, int C) {
+static void embedding_backward(real *dwte, real *dwpe, const real *dout, const int *tokens, const int *positions, int N,
+                               int T, int C) {
     profile_work(WORK_EMBEDDING);
 #pragma omp parallel for schedule(static)
     for (int start = 0; start < C; start += COLUMN_SLICE) {
         int end = start + COLUMN_SLICE < C ? start + COLUMN_SLICE : C;
         for (int n = 0; n < N; n++) {
+            int position = positions ? positions[n] : n % T;
             const real *dout_row = dout + (size_t)n * C;
-            real *dtoken_row = dwte + (size_t)tokens[n] * C, *dposition_row = dwpe ? dwpe + (size_t)(n % T) * C : NULL;
+            real *dtoken_row = dwte + (size_t)tokens[n] * C, *dposition_row = dwpe ? dwpe + (size_t)position * C : NULL;
             for (int c = start; c < end; c++) dtoken_row[c] += dout_row[c];
             for (int c = start; dposition_row && c < end; c++) dposition_row[c] += dout_row[c];
         }
@@ -556,7 +560,7 @@ static void dropout_at(const GPT2 *model, real *x, int site, float share) {
 // The attention of layer l, with the sizes of the batch at hand.
 static StackEntry attention_now(const GPT2 *model, int l) {
     StackEntry entry = *attention_stack_layer(&model->stack, l);
-    entry.config.B = model->batch.B, entry.config.T = model->batch.T;
+    entry.config.B = model->batch.B, entry.config.T = model->batch.T, entry.config.positions = model->batch.positions;
     return entry;
 }
 
@@ -599,7 +603,8 @@ static void gpt2_hidden(GPT2 *model, int training) {
     const MicroBatch *batch = &model->batch;
     int N = batch->B * batch->T, C = model->config.C, L = model->config.L;
     float dropout_share = training ? model->dropout : 0;
-    embedding_forward(acts->embedded, batch->inputs, model->weights.wte, model->weights.wpe, N, batch->T, C);
+    embedding_forward(acts->embedded, batch->inputs, batch->positions, model->weights.wte, model->weights.wpe, N,
+                      batch->T, C);
     dropout_at(model, acts->embedded, 0, dropout_share);
     for (int l = 0; l < L; l++) layer_forward(model, l, dropout_share, 0);
     layernorm_forward(acts->lnf, acts->lnf_mean, acts->lnf_rstd, layer_input(model, L), model->weights.lnf_weight,
@@ -723,7 +728,8 @@ static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
         if (model->sharing && batch->is_last) sharing_ready(model->sharing, gpt2_layer_start(model->parameters, l));
     }
     dropout_at(model, model->back.dresidual, 0, model->dropout);
-    embedding_backward(model->dweights.wte, model->dweights.wpe, model->back.dresidual, batch->inputs, N, batch->T, C);
+    embedding_backward(model->dweights.wte, model->dweights.wpe, model->back.dresidual, batch->inputs,
+                       batch->positions, N, batch->T, C);
 }
 
 // Floating-point operations of a training step per token: two for each weight and product in forward, twice that in

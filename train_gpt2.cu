@@ -46,33 +46,37 @@ extern "C" {
 
 // ---- embedding
 
-// out (N,C) = wte[token] + wpe[position]; without wpe (NULL) the tokens alone
+// out (N,C) = wte[token] + wpe[position]; wpe may be NULL, and positions (N) too: then they are those in rows of T
 template <int WIDTH>
-__global__ void embedding_forward_kernel(floatX *out, const int *tokens, const floatX *wte, const floatX *wpe,
-                                         size_t count, int T, int C) {
+__global__ void embedding_forward_kernel(floatX *out, const int *tokens, const int *positions, const floatX *wte,
+                                         const floatX *wpe, size_t count, int T, int C) {
     size_t stride = (size_t)gridDim.x * BLOCK * WIDTH;
     for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH; i < count; i += stride) {
         size_t n = i / (size_t)C, c = i % (size_t)C;
         Floats<WIDTH> token = load<WIDTH>(wte + (size_t)tokens[n] * (size_t)C + c);
         if (wpe) {
-            Floats<WIDTH> position = load<WIDTH>(wpe + n % (size_t)T * (size_t)C + c);
+            size_t at = positions ? (size_t)positions[n] : n % (size_t)T;
+            Floats<WIDTH> position = load<WIDTH>(wpe + at * (size_t)C + c);
             for (int j = 0; j < WIDTH; j++) token.at[j] += position.at[j];
         }
         store(out + i, token);
     }
 }
 
-static void embedding_forward(floatX *out, const int *tokens, const floatX *wte, const floatX *wpe, int N, int T, int C,
-                              cudaStream_t stream) {
+static void embedding_forward(floatX *out, const int *tokens, const int *positions, const floatX *wte,
+                              const floatX *wpe, int N, int T, int C, cudaStream_t stream) {
     NamedRange range("embedding forward", WORK_EMBEDDING, stream);
     size_t count = (size_t)N * (size_t)C;
-    LAUNCH(embedding_forward_kernel, C, blocks_walking(count), BLOCK, stream, out, tokens, wte, wpe, count, T, C);
+    LAUNCH(embedding_forward_kernel, C, blocks_walking(count), BLOCK, stream, out, tokens, positions, wte, wpe, count,
+           T, C);
 }
 
-// A block is a list of rows and a slice of WARP packs of columns; its warps share the rows. There may be more blocks
-// than lists: how many different tokens a micro-batch has is known on the device only.
+// Adds rows of dout to the rows of dweight, (V,C) or (max_T,C), that `indices` (N), tokens or positions, names. A block
+// is a list of rows and a slice of WARP packs of columns; its warps share the rows. There may be more blocks than lists:
+// how many different tokens a micro-batch has is known on the device only.
 template <int WIDTH>
-__global__ void token_gradient_kernel(float *dwte, const floatX *dout, const int *tokens, RowsByToken lists, int C) {
+__global__ void embedding_backward_kernel(float *dweight, const floatX *dout, const int *indices, RowLists lists,
+                                          int C) {
     __shared__ Floats<WIDTH> of_warp[WARPS][WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, c = (blockIdx.y * WARP + lane) * WIDTH;
     int list = blockIdx.x;
@@ -86,7 +90,7 @@ __global__ void token_gradient_kernel(float *dwte, const floatX *dout, const int
         of_warp[warp][lane] = sum;
         __syncthreads();
         if (warp == 0 && c < C) {
-            float *to = dwte + (size_t)tokens[lists.rows[start]] * (size_t)C + c;
+            float *to = dweight + (size_t)indices[lists.rows[start]] * (size_t)C + c;
             Floats<WIDTH> total = load<WIDTH>(to);
             for (int w = 0; w < WARPS; w++)
                 for (int j = 0; j < WIDTH; j++) total.at[j] += of_warp[w][lane].at[j];
@@ -95,28 +99,16 @@ __global__ void token_gradient_kernel(float *dwte, const floatX *dout, const int
     }
 }
 
-// A thread is a position and a pack of columns; it adds up the B rows of its position.
-template <int WIDTH> __global__ void position_gradient_kernel(float *dwpe, const floatX *dout, int N, int T, int C) {
-    size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH;
-    if (i >= (size_t)T * (size_t)C) return;
-    Floats<WIDTH> sum = load<WIDTH>(dwpe + i);
-    for (size_t row = 0; row < (size_t)N; row += (size_t)T) {
-        Floats<WIDTH> x = load<WIDTH>(dout + row * (size_t)C + i);
-        for (int j = 0; j < WIDTH; j++) sum.at[j] += x.at[j];
-    }
-    store(dwpe + i, sum);
-}
-
-// Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C), if there are positions.
-static void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int *tokens, int N, int T, int C,
-                               int V, RowsByToken lists, cudaStream_t stream) {
+// Adds to dwte (V,C), where the head has already put its part, and to dwpe (max_T,C), if there is one.
+static void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int *tokens, const int *positions,
+                               int N, int T, int C, int V, RowLists by_token, RowLists by_position,
+                               cudaStream_t stream) {
     NamedRange range("embedding backward", WORK_EMBEDDING, stream);
-    int width = C % PACK == 0 ? PACK : 1;
-    dim3 grid((unsigned)(N < V ? N : V), blocks_for((size_t)C, (size_t)(WARP * width)));
-    LAUNCH(token_gradient_kernel, C, grid, BLOCK, stream, dwte, dout, tokens, lists, C);
+    unsigned slices = blocks_for((size_t)C, (size_t)(WARP * (C % PACK == 0 ? PACK : 1)));
+    dim3 token_grid((unsigned)(N < V ? N : V), slices), position_grid((unsigned)T, slices);
+    LAUNCH(embedding_backward_kernel, C, token_grid, BLOCK, stream, dwte, dout, tokens, by_token, C);
     if (!dwpe) return;
-    LAUNCH(position_gradient_kernel, C, blocks_for((size_t)T * (size_t)C, (size_t)(BLOCK * width)), BLOCK, stream, dwpe,
-           dout, N, T, C);
+    LAUNCH(embedding_backward_kernel, C, position_grid, BLOCK, stream, dwpe, dout, positions, by_position, C);
 }
 
 // ---- LayerNorm
@@ -737,8 +729,9 @@ static void gpt2_hidden(GPT2 *model, int training) {
     int N = model->B * model->T, C = model->config.C;
     float share = training ? model->dropout : 0;
     cudaStream_t stream = model->stream;
-    embedding_forward(acts->embedded, model->batch.device.inputs, model->weights.wte, model->weights.wpe, N, model->T,
-                      C, stream);
+    const BatchData *data = &model->batch.device;
+    embedding_forward(acts->embedded, data->inputs, data->positions, model->weights.wte, model->weights.wpe, N,
+                      model->T, C, stream);
     if (share > 0) dropout_forward(acts->embedded, acts->embedded, mask_at(model, 0, share), N, C, stream);
     for (int l = 0; l < model->config.L; l++) layer_forward(model, l, share, 0);
     LayerActivations *last = &acts->layers[model->config.L - 1];
@@ -904,8 +897,9 @@ static inline void gpt2_backward(GPT2 *model, const MicroBatch *batch) {
     gradients_ready(model, STRETCH_VECTORS(L)), gradients_ready(model, STRETCH_ATTENTION(L));
     if (model->dropout > 0)
         dropout_forward(s->dresidual, s->dresidual, mask_at(model, 0, model->dropout), N, C, stream);
-    embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, model->batch.device.inputs, N, model->T,
-                       C, model->config.V, model->batch.device.by_token, stream);
+    const BatchData *data = &model->batch.device;
+    embedding_backward(model->dweights.wte, model->dweights.wpe, s->dresidual, data->inputs, data->positions, N,
+                       model->T, C, model->config.V, data->by_token, data->by_position, stream);
     gradients_ready(model, STRETCH_WTE(L)), gradients_ready(model, STRETCH_WPE(L));
     graphs_gpu_end(&model->graphs, stream);
 }

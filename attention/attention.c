@@ -178,6 +178,7 @@ static AttentionConfig default_config(const Attention *attention, const Attentio
                               .NH = sizes->NH,
                               .HS = sizes->HS,
                               .max_T = sizes->max_T,
+                              .packed = sizes->packed,
                               .features = sizes->features,
                               .fusion = sizes->fusion,
                               .preset = sizes->preset,

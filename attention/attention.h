@@ -46,7 +46,29 @@ typedef struct { // everything a mechanism may know; printed, logged, saved with
     int preset;           // Preset: where R, M, P and poly come from when they are not given
     uint64_t seed;        // of the constants
     float own[ATTENTION_OWN_MAX]; // values of the mechanism's own options, in their order
+    // How a batch is cut into sequences; of the call, neither printed nor saved.
+    int packed;           // rows may hold several documents: work_size covers any of them
+    const int *positions; // (B,T) of each token in its document; NULL: in its row, which is one sequence
 } AttentionConfig;
+
+// A sequence: tokens first .. first + count - 1 of the batch's B*T, all in one row. Forward and backward treat every
+// one as if it were alone, with the same bits.
+typedef struct {
+    int first, count;
+} Span;
+
+// The next sequence after *span that begins before token `end` of the same row, or 0. A span of no tokens stands before
+// all that begin at its first token or later.
+static inline int attention_next_span(Span *span, int end, const AttentionConfig *config) {
+    const int *positions = config->positions;
+    int first = span->first + span->count, next = first + 1;
+    while (positions && first < end && positions[first] > 0) next = ++first + 1;
+    if (first >= end) return 0;
+    int row_end = (first / config->T + 1) * config->T;
+    while (positions && next < row_end && positions[next] > 0) next++;
+    *span = (Span){first, (positions ? next : row_end) - first};
+    return 1;
+}
 
 // Which fields of the configuration a mechanism has; an option of another mechanism is refused.
 enum {
@@ -54,7 +76,8 @@ enum {
     USES_NORMALIZER = 1 << 5, USES_POLY = 1 << 6, USES_FUSION = 1 << 7, USES_OMEGA = 1 << 8, USES_FEATURES = 1 << 9,
     USES_DENOMINATOR = 1 << 10, USES_SCALE = 1 << 11, USES_CHUNK = 1 << 12, USES_WINDOW = 1 << 13,
     USES_LEARN = 1 << 14, USES_PRESET = 1 << 15,
-    USES_DECAY = 1 << 16, // set for all by attention.c
+    USES_DECAY = 1 << 16,     // set for all by attention.c
+    USES_DOCUMENTS = 1 << 17, // of kernels for the GPU: rows may hold several sequences
 };
 
 typedef struct { // an option that only one mechanism has: a number, at config->own[its place in the list]
@@ -97,7 +120,8 @@ typedef struct {
     size_t (*work_size)(const AttentionConfig *);
     // Decode state in numbers per layer and sequence, for max_T positions; constant for linear mechanisms.
     size_t (*cache_size)(const AttentionConfig *);
-    // qkv (B,T,3C) as the projection leaves it -> out (B,T,C); `saved` may be NULL when no backward will follow.
+    // qkv (B,T,3C) as the projection leaves it -> out (B,T,C), sequence by sequence (Span); `saved` may be NULL when no
+    // backward will follow.
     void (*forward)(real *out, real *saved, const real *qkv, const real *constants, const real *parameters, real *work,
                     const AttentionConfig *);
     // Overwrites dqkv (B,T,3C), adds to dparameters.

@@ -24,6 +24,7 @@ static const char *missing_option(const AttentionGPU *gpu, const AttentionConfig
     } options[] = {{"decay", config->decay, USES_DECAY},
                    {"window", config->window, USES_WINDOW},
                    {"learn", config->learn, USES_LEARN},
+                   {"document-mask", config->packed, USES_DOCUMENTS},
                    {"fusion flat", (gpu->cpu->uses & USES_FUSION) && config->fusion == FUSION_FLAT, USES_FUSION}};
     for (const auto &option : options)
         if (option.is_used && !(gpu->supports & option.bit)) return option.name;

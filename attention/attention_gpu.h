@@ -44,7 +44,8 @@ struct AttentionGPU {
     // and their sizes are the same for every position.
     void (*decode)(floatX *out, float *cache, const int *position, const floatX *qkv, const float *constants,
                    const float *parameters, float *work, const AttentionConfig *, cudaStream_t stream) = NULL;
-    unsigned supports = 0; // which of USES_DECAY, USES_WINDOW, USES_LEARN the kernels have; USES_FUSION: fusion flat
+    // Which of USES_DECAY, USES_WINDOW, USES_LEARN, USES_DOCUMENTS the kernels have; USES_FUSION: fusion flat.
+    unsigned supports = 0;
 };
 
 extern const AttentionGPU *const attention_gpu_registry[]; // ends with NULL

@@ -35,6 +35,13 @@ int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config
     return row_cost(map, config->HS, T, T) <= row_cost(map, config->HS, T, chunk) ? T : chunk;
 }
 
+int linear_most_chunk_rows(const LinearMap *map, const AttentionConfig *config) {
+    int most = linear_chunk_rows(map, config->T, config);
+    if (config->chunk) return most;
+    double pairs_pay = 2 * state_cost(map, config->HS) / pair_cost(map, config->HS); // up to so many rows
+    return max_int(most, (int)fmin(config->T, pairs_pay + 1));
+}
+
 // ---- a tile of queries
 
 // Numerators and denominators of queries that are `before` rows below the beginning of the chunk or tile.
@@ -194,38 +201,75 @@ static void forward_rows(Worker *worker, HeadInput input, HeadOutput output, int
     }
 }
 
-static HeadOutput head_output(real *out, real *saved, int task, const LinearMap *map, const AttentionConfig *config) {
+static HeadOutput head_output(real *out, real *saved, Span span, int head, const LinearMap *map,
+                              const AttentionConfig *config) {
     size_t T = (size_t)config->T, C = (size_t)config->C, NH = (size_t)config->NH;
-    HeadOutput output = {.out = out + (size_t)task / NH * T * C + (size_t)task % NH * (size_t)config->HS,
-                         .stride = config->C};
-    if (saved) output.denominator = saved + (size_t)task * T;
+    HeadOutput output = {.out = out + (size_t)span.first * C + (size_t)head * (size_t)config->HS, .stride = config->C};
+    if (saved) output.denominator = saved + linear_kept_place(span, head, config);
     if (saved && map->log_scaled) output.running_max = output.denominator + (size_t)config->B * NH * T;
     return output;
 }
 
+typedef struct { // the arguments of linear_attention_forward, and how they are shared out
+    real *out, *saved;
+    const real *qkv;
+    Segments segments;
+    real *boundaries; // the states before each segment
+} Pass;
+
+// Rows [start, end) of one sequence; the worker's state holds the history.
+static void forward_span(Worker *worker, const Pass *pass, Span span, int head, int start, int end) {
+    forward_rows(worker, linear_head_input(pass->qkv, span, head, worker->config),
+                 head_output(pass->out, pass->saved, span, head, worker->map, worker->config), start, end);
+}
+
+// The sequences that begin in rows [start, end) of a task, one after the other.
+static void forward_sequences(Worker *worker, const Pass *pass, int task, int start, int end) {
+    const AttentionConfig *config = worker->config;
+    int row = linear_row_of(task, config).first;
+    Span span = {.first = row + start};
+    while (attention_next_span(&span, row + end, config)) {
+        worker->chunk = linear_chunk_rows(worker->map, span.count, config);
+        linear_clear_state(worker->state, worker->map, worker->HS);
+        forward_span(worker, pass, span, task % config->NH, 0, span.count);
+    }
+}
+
+// Number `i` of the segments of all heads. `own` is the worker's state.
+static void forward_segment(Worker *worker, State own, const Pass *pass, int i) {
+    const AttentionConfig *config = worker->config;
+    Segments segments = pass->segments;
+    int task = i / segments.count, segment = i % segments.count, start = segment * segments.rows;
+    int end = min_int(start + segments.rows, config->T);
+    linear_pack(worker, task);
+    worker->state = own;
+    if (segments.count == 1 || config->positions) {
+        forward_sequences(worker, pass, task, start, end);
+        return;
+    }
+    if (segment) worker->state = linear_boundary(pass->boundaries, task, segment, segments, worker);
+    if (!segment) linear_clear_state(own, worker->map, worker->HS);
+    forward_span(worker, pass, linear_row_of(task, config), task % config->NH, start, end);
+}
+
 void linear_attention_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants,
                               const real *parameters, real *work, const AttentionConfig *config) {
-    int T = config->T, chunk = linear_chunk_rows(map, T, config);
-    Segments segments = linear_segments(map, chunk, 1, config);
-    int share = linear_is_worth_threads(map, config->B * T, chunk, config);
-#pragma omp parallel if (share)
+    int has_documents = config->positions != NULL;
+    Division division = linear_divide(map, 0, has_documents, config);
+    Pass pass = {.out = out, .saved = saved, .qkv = qkv, .segments = division.segments};
+    int share = linear_is_worth_threads(map, config->B * config->T, division.chunk, config);
+#pragma omp parallel if (share) firstprivate(pass)
     {
         Worker worker;
-        size_t size = linear_lay_out(&worker, NULL, map, chunk, WALK_FORWARD, config);
-        real *boundaries = work + size * (size_t)omp_get_num_threads();
-        linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, chunk, WALK_FORWARD, config);
+        size_t size = linear_lay_out(&worker, NULL, map, division.chunk, WALK_FORWARD, config);
+        pass.boundaries = work + size * (size_t)omp_get_num_threads();
+        linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, division.chunk, WALK_FORWARD, config);
         worker.constants = constants, worker.parameters = parameters;
-        State own_state = worker.state;
-        if (segments.count > 1) linear_sum_keys(&worker, boundaries, segments, qkv);
+        State own = worker.state;
+        if (pass.segments.count > 1 && !has_documents) linear_sum_keys(&worker, pass.boundaries, pass.segments, qkv);
 #pragma omp for schedule(dynamic)
-        for (int i = 0; i < config->B * config->NH * segments.count; i++) {
-            int task = i / segments.count, segment = i % segments.count, start = segment * segments.rows;
-            linear_pack(&worker, task);
-            worker.state = segment ? linear_boundary(boundaries, task, segment, segments, &worker) : own_state;
-            if (!segment) linear_clear_state(worker.state, map, worker.HS);
-            forward_rows(&worker, linear_head_input(qkv, task, T, config), head_output(out, saved, task, map, config),
-                         start, min_int(start + segments.rows, T));
-        }
+        for (int i = 0; i < config->B * config->NH * pass.segments.count; i++)
+            forward_segment(&worker, own, &pass, i);
     }
 }
 
@@ -321,7 +365,7 @@ void linear_attention_step(const LinearMap *map, real *out, real *cache, int pos
         for (int head = 0; head < NH; head++) {
             HeadOutput output = {.out = out + (size_t)head * HS, .stride = config->C};
             use_cache(&worker, cache + head_cache * (size_t)head, head, pos);
-            step_head(&worker, linear_head_input(qkv, head, n, config), output, pos, n);
+            step_head(&worker, linear_head_input(qkv, (Span){0, n}, head, config), output, pos, n);
         }
     }
 }
@@ -332,18 +376,26 @@ size_t linear_saved_size(const LinearMap *map, const AttentionConfig *config) {
     return (size_t)config->B * config->NH * config->T * (map->log_scaled ? 2 : 1);
 }
 
+// Of forward and backward, for rows that are one sequence or that are cut into documents.
+static size_t batch_work_size(const LinearMap *map, int has_documents, const AttentionConfig *config) {
+    Worker worker;
+    Division forward = linear_divide(map, 0, has_documents, config);
+    Division backward = linear_divide(map, 1, has_documents, config);
+    size_t threads = (size_t)omp_get_max_threads();
+    size_t forward_size = threads * linear_lay_out(&worker, NULL, map, forward.chunk, WALK_FORWARD, config);
+    size_t backward_size = threads * linear_lay_out(&worker, NULL, map, backward.chunk,
+                                                    linear_backward_walk(backward.walks), config) +
+                           linear_parameter_work_size(map, backward, has_documents, config);
+    if (has_documents) return max_size(forward_size, backward_size);
+    return max_size(forward_size + linear_boundary_size(map, forward.segments, config),
+                    backward_size + 2 * linear_boundary_size(map, backward.segments, config));
+}
+
 size_t linear_work_size(const LinearMap *map, const AttentionConfig *config) {
     Worker worker;
-    int chunk = linear_chunk_rows(map, config->T, config), walks = linear_backward_walks(chunk, config);
-    Segments forward = linear_segments(map, chunk, 1, config), backward = linear_segments(map, chunk, walks, config);
-    size_t threads = (size_t)omp_get_max_threads();
-    size_t forward_size = threads * linear_lay_out(&worker, NULL, map, chunk, WALK_FORWARD, config) +
-                          linear_boundary_size(map, forward, config);
-    size_t backward_size = threads * linear_lay_out(&worker, NULL, map, chunk, linear_backward_walk(walks), config) +
-                           linear_parameter_work_size(map, chunk, backward, config) +
-                           2 * linear_boundary_size(map, backward, config);
+    size_t threads = (size_t)omp_get_max_threads(), documents = config->packed ? batch_work_size(map, 1, config) : 0;
     size_t step_size = threads * linear_lay_out(&worker, NULL, map, TILE, WALK_FORWARD, config);
-    return max_size(max_size(forward_size, backward_size), step_size);
+    return max_size(max_size(batch_work_size(map, 0, config), documents), step_size);
 }
 
 size_t linear_cache_size(const LinearMap *map, const AttentionConfig *config) {

@@ -62,6 +62,9 @@ double linear_flops(const LinearMap *map, const AttentionConfig *config);
 
 // Rows per chunk for sequences of T rows: config->chunk, or the cheapest; T itself means pair by pair, without a state.
 int linear_chunk_rows(const LinearMap *map, int T, const AttentionConfig *config);
+// The most that this is for sequences of up to config->T rows: a short one may go pair by pair where a long one does
+// not.
+int linear_most_chunk_rows(const LinearMap *map, const AttentionConfig *config);
 
 // How many rows of signed maps had a negative sum or one that the floor replaced, since the program started: rows whose
 // output is not an average of values.

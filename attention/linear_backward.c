@@ -345,7 +345,7 @@ static void pass_scale_gradients(Worker *worker, const real *running_max, int st
 static real pending_at(const Worker *worker, const Head *head, int end) {
     real pending = 0;
     if (!worker->map->log_scaled) return 0;
-    for (int row = end; row < worker->config->T && !raises_scale(worker, head->running_max, row); row++)
+    for (int row = end; row < worker->T && !raises_scale(worker, head->running_max, row); row++)
         pending += scale_gradient(worker, output_dot(head, row, worker->HS), head->denominator[row]);
     return pending;
 }
@@ -421,7 +421,7 @@ static void end_others(Worker *worker, const Head *head, int start, int count, r
 // Gradients of a chunk's rows; the state holds the others before it, or after it.
 static void backward_chunk(Worker *worker, const Head *head, int start, int count, real *pending_scale) {
     int are_keys = rows_are_keys(worker->walk), tiles = tiles_of(count);
-    int has_state = are_keys ? start + count < worker->config->T : start > 0;
+    int has_state = are_keys ? start + count < worker->T : start > 0;
     load_others(worker, head, start, count);
     if (are_keys && worker->map->log_scaled)
         pass_scale_gradients(worker, head->running_max, start, count, pending_scale);
@@ -440,7 +440,7 @@ static void backward_chunk(Worker *worker, const Head *head, int start, int coun
 
 // What the next chunk will need from memory, which begins at row `row`.
 static void fetch_chunk(const Worker *worker, const Head *head, int row) {
-    int T = worker->config->T, HS = worker->HS;
+    int T = worker->T, HS = worker->HS;
     const real *inputs[] = {head->input.q, head->input.k, head->input.v};
     const real *outputs[] = {head->dout, head->out};
     if (worker->chunk != TILE || row < 0 || row >= T) return;
@@ -469,23 +469,23 @@ static void backward_rows(Worker *worker, const Head *head, int start, int end) 
 typedef struct { // the arguments of linear_attention_backward, and what the heads' parameters receive
     real *dqkv;
     const real *dout, *qkv, *out, *saved;
-    double *d_log_decay; // (B, NH, walks, segments)
-    double *crossing;    // (B, NH, chunks, 2)
+    double *d_log_decay; // (B, NH, walks, segments); of documents (B, NH, T), at their first rows
+    double *crossing;    // (B, NH, chunks, 2); of documents (B, NH, T, 2), from their first rows on
     real *d_packed;      // (B, NH, walks, d_packed_size)
     int walks;
     Segments segments;
 } Pass;
 
-static Head head_at(const Pass *pass, int task, const AttentionConfig *config) {
-    size_t T = (size_t)config->T, C = (size_t)config->C, NH = (size_t)config->NH;
-    size_t rows = (size_t)task / NH * T, column = (size_t)task % NH * (size_t)config->HS;
+static Head head_at(const Pass *pass, Span span, int h, const AttentionConfig *config) {
+    size_t C = (size_t)config->C, rows = (size_t)span.first, column = (size_t)h * (size_t)config->HS;
+    size_t kept = linear_kept_place(span, h, config);
     real *dq = pass->dqkv + rows * 3 * C + column;
-    return (Head){.input = linear_head_input(pass->qkv, task, config->T, config),
+    return (Head){.input = linear_head_input(pass->qkv, span, h, config),
                   .dout = pass->dout + rows * C + column,
                   .out = pass->out + rows * C + column,
                   .stride = config->C,
-                  .denominator = pass->saved + (size_t)task * T,
-                  .running_max = pass->saved + ((size_t)config->B * NH + (size_t)task) * T,
+                  .denominator = pass->saved + kept,
+                  .running_max = pass->saved + (size_t)config->B * (size_t)config->NH * (size_t)config->T + kept,
                   .dq = dq,
                   .dk = dq + C,
                   .dv = dq + 2 * C,
@@ -513,7 +513,7 @@ static void sum_queries(Worker *worker, real *boundaries, const Pass *pass) {
 #pragma omp for schedule(dynamic)
     for (int i = 0; i < heads * inside; i++) {
         int task = i / inside, segment = i % inside, start = (segment + 1) * segments.rows;
-        Head head = head_at(pass, task, config);
+        Head head = head_at(pass, linear_row_of(task, config), task % config->NH, config);
         linear_pack(worker, task);
         sum_segment_queries(worker, linear_boundary(boundaries, task, segment, segments, worker), &head, start,
                             min_int(start + segments.rows, config->T));
@@ -527,14 +527,20 @@ static void sum_queries(Worker *worker, real *boundaries, const Pass *pass) {
     }
 }
 
-// The worker's state before the rows of a segment, or after them: that at its boundary, or its own with nothing in it.
+// The worker's own state with nothing in it: that before the first row of a sequence, or after the last.
+static void open_own_state(Worker *worker, State own, const Head *head) {
+    worker->state = own;
+    linear_clear_state(own, worker->map, worker->HS);
+    if (rows_are_keys(worker->walk) && worker->map->log_scaled) *own.log_scale = -head->running_max[worker->T - 1];
+}
+
+// The worker's state before the rows of a segment, or after them: that at its boundary, or its own.
 static void open_state(Worker *worker, State own, const Head *head, int task, int segment, const Pass *pass,
                        real *boundaries) {
-    int T = worker->config->T, is_outermost = segment == (rows_are_keys(worker->walk) ? pass->segments.count - 1 : 0);
-    worker->state = is_outermost ? own : linear_boundary(boundaries, task, segment, pass->segments, worker);
-    if (!is_outermost) return;
-    linear_clear_state(own, worker->map, worker->HS);
-    if (rows_are_keys(worker->walk) && worker->map->log_scaled) *own.log_scale = -head->running_max[T - 1];
+    if (segment == (rows_are_keys(worker->walk) ? pass->segments.count - 1 : 0))
+        open_own_state(worker, own, head);
+    else
+        worker->state = linear_boundary(boundaries, task, segment, pass->segments, worker);
 }
 
 // One segment of one head, in one of the passes over it: number `i` of them all. The boundaries are read only when
@@ -546,8 +552,8 @@ static void backward_segment(Worker *worker, State own, int i, const Pass *pass,
     int task = slot / pass->walks,
         pass_index = slot % pass->walks; // a head's passes follow each other: it is in the cache
     int start = segment * pass->segments.rows, end = min_int(start + pass->segments.rows, config->T);
-    Head head = head_at(pass, task, config);
-    worker->walk = pass->walks == 1 ? WALK_BOTH : pass_index ? WALK_QUERIES : WALK_KEYS;
+    Head head = head_at(pass, linear_row_of(task, config), task % config->NH, config);
+    linear_set_walk(worker, pass->walks == 1 ? WALK_BOTH : pass_index ? WALK_QUERIES : WALK_KEYS);
     linear_pack(worker, task);
     worker->d_packed = pass->d_packed + (size_t)slot * worker->map->d_packed_size;
     worker->crossing = pass->crossing + 2 * (size_t)task * chunks_of(config->T, worker->chunk);
@@ -558,18 +564,58 @@ static void backward_segment(Worker *worker, State own, int i, const Pass *pass,
     if (learns_decay(worker)) pass->d_log_decay[slot * segments + segment] = worker->d_log_decay;
 }
 
+// ---- documents
+
+// One document: both passes over it, and what its decay receives.
+static void backward_document(Worker *worker, State own, Span span, int h, const Pass *pass) {
+    const AttentionConfig *config = worker->config;
+    size_t place = linear_kept_place(span, h, config);
+    Head head = head_at(pass, span, h, config);
+    worker->T = span.count;
+    worker->chunk = linear_chunk_rows(worker->map, span.count, config);
+    worker->crossing = pass->crossing + 2 * place;
+    worker->d_log_decay = 0;
+    for (int walks = linear_backward_walks(worker->chunk, span.count), i = 0; i < walks; i++) {
+        linear_set_walk(worker, walks == 1 ? WALK_BOTH : i ? WALK_QUERIES : WALK_KEYS);
+        open_own_state(worker, own, &head);
+        backward_rows(worker, &head, 0, span.count);
+    }
+    if (!learns_decay(worker)) return;
+    pass->d_log_decay[place] = worker->d_log_decay +
+                               crossing_gradient(worker->crossing, span.count, worker->chunk,
+                                                 exp((double)worker->log_decay * worker->chunk));
+}
+
+// The documents that begin in one segment of one head's row: number `i` of them all.
+static void backward_documents(Worker *worker, State own, int i, const Pass *pass) {
+    const AttentionConfig *config = worker->config;
+    int task = i / pass->segments.count, start = i % pass->segments.count * pass->segments.rows;
+    int row = linear_row_of(task, config).first, end = row + min_int(start + pass->segments.rows, config->T);
+    Span span = {.first = row + start};
+    linear_pack(worker, task);
+    worker->d_packed = pass->d_packed + (size_t)task * worker->map->d_packed_size;
+    while (attention_next_span(&span, end, config)) backward_document(worker, own, span, task % config->NH, pass);
+}
+
+// ---- parameters
+
+// What a head of a row has gathered for its learned decay.
+static double decay_gradient(const Pass *pass, int task, int chunk, const real *parameters,
+                             const AttentionConfig *config) {
+    int sums = config->positions ? config->T : pass->walks * pass->segments.count;
+    double sum = 0;
+    for (int i = 0; i < sums; i++) sum += pass->d_log_decay[(size_t)task * sums + i];
+    if (config->positions) return sum;
+    real log_decay = attention_log_decay(parameters, task % config->NH, config);
+    return sum + crossing_gradient(pass->crossing + 2 * (size_t)task * chunks_of(config->T, chunk), config->T, chunk,
+                                   exp((double)log_decay * chunk));
+}
+
 // What the heads have gathered for the layer's parameters, in an order that does not depend on threads.
 static void add_parameter_gradients(real *dparameters, const Pass *pass, const LinearMap *map, int chunk,
                                     const real *parameters, const AttentionConfig *config) {
-    int sums = pass->walks * pass->segments.count, chunks = chunks_of(config->T, chunk);
     for (int task = 0; task < config->B * config->NH; task++) {
-        double sum = 0;
-        if (config->decay == DECAY_LEARNED) {
-            for (int i = 0; i < sums; i++) sum += pass->d_log_decay[task * sums + i];
-            real log_decay = attention_log_decay(parameters, task % config->NH, config);
-            sum += crossing_gradient(pass->crossing + 2 * (size_t)task * chunks, config->T, chunk,
-                                     exp((double)log_decay * chunk));
-        }
+        double sum = config->decay == DECAY_LEARNED ? decay_gradient(pass, task, chunk, parameters, config) : 0;
         attention_decay_gradient(dparameters, parameters, task % config->NH, (real)sum, config);
         for (int walk = 0; map->d_packed_size && walk < pass->walks; walk++)
             map->unpack(dparameters, pass->d_packed + (size_t)(task * pass->walks + walk) * map->d_packed_size,
@@ -578,13 +624,14 @@ static void add_parameter_gradients(real *dparameters, const Pass *pass, const L
 }
 
 // Where in `work` the heads' parameters gather their gradients, which begin at 0.
-static real *open_parameter_work(Pass *pass, real *work, const LinearMap *map, int chunk,
+static real *open_parameter_work(Pass *pass, real *work, const LinearMap *map, Division division,
                                  const AttentionConfig *config) {
-    size_t size = linear_parameter_work_size(map, chunk, pass->segments, config);
-    size_t heads = (size_t)config->B * config->NH, sums = heads * (size_t)(pass->walks * pass->segments.count);
+    size_t size = linear_parameter_work_size(map, division, config->positions != NULL, config);
+    size_t heads = (size_t)config->B * config->NH;
+    size_t sums = config->positions ? (size_t)config->T : (size_t)(division.walks * division.segments.count);
     memset(work, 0, size * sizeof(real));
     pass->d_log_decay = (double *)work;
-    pass->crossing = pass->d_log_decay + sums;
+    pass->crossing = pass->d_log_decay + heads * sums;
     pass->d_packed = work + size - round_up(heads * (size_t)pass->walks * map->d_packed_size, 16);
     return work + size;
 }
@@ -592,28 +639,31 @@ static real *open_parameter_work(Pass *pass, real *work, const LinearMap *map, i
 void linear_attention_backward(const LinearMap *map, real *dqkv, real *dparameters, const real *dout, const real *qkv,
                                const real *out, const real *saved, const real *constants, const real *parameters,
                                real *work, const AttentionConfig *config) {
-    int chunk = linear_chunk_rows(map, config->T, config), walks = linear_backward_walks(chunk, config);
-    int share = linear_is_worth_threads(map, config->B * config->T, chunk, config);
-    Pass pass = {.dqkv = dqkv, .dout = dout, .qkv = qkv, .out = out, .saved = saved, .walks = walks};
-    pass.segments = linear_segments(map, chunk, walks, config);
-    work = open_parameter_work(&pass, work, map, chunk, config);
+    Division division = linear_divide(map, 1, config->positions != NULL, config);
+    int chunk = division.chunk, share = linear_is_worth_threads(map, config->B * config->T, chunk, config);
+    Pass pass = {.dqkv = dqkv, .dout = dout, .qkv = qkv, .out = out, .saved = saved, .walks = division.walks};
+    pass.segments = division.segments;
+    work = open_parameter_work(&pass, work, map, division, config);
 #pragma omp parallel if (share)
     {
         Worker worker;
-        Walk walk = linear_backward_walk(walks);
+        Walk walk = linear_backward_walk(pass.walks);
         size_t size = linear_lay_out(&worker, NULL, map, chunk, walk, config);
         real *key_boundaries = work + size * (size_t)omp_get_num_threads();
         real *query_boundaries = key_boundaries + linear_boundary_size(map, pass.segments, config);
         linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, chunk, walk, config);
         worker.constants = constants, worker.parameters = parameters;
         State own = worker.state;
-        if (pass.segments.count > 1) {
+        if (pass.segments.count > 1 && !config->positions) {
             linear_sum_keys(&worker, key_boundaries, pass.segments, qkv);
             sum_queries(&worker, query_boundaries, &pass);
         }
 #pragma omp for schedule(dynamic)
-        for (int i = 0; i < config->B * config->NH * walks * pass.segments.count; i++)
-            backward_segment(&worker, own, i, &pass, key_boundaries, query_boundaries);
+        for (int i = 0; i < config->B * config->NH * pass.walks * pass.segments.count; i++)
+            if (config->positions)
+                backward_documents(&worker, own, i, &pass);
+            else
+                backward_segment(&worker, own, i, &pass, key_boundaries, query_boundaries);
     }
     add_parameter_gradients(dparameters, &pass, map, chunk, parameters, config);
 }

@@ -64,6 +64,7 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chun
     int HS = config->HS;
     Layout layout = {base, 0};
     *worker = (Worker){.map = map, .config = config, .HS = HS, .stride = tile_stride(HS), .walk = walk, .chunk = chunk};
+    worker->T = config->T;
     worker->fades = config->decay != DECAY_NONE && !map->log_scaled;
     worker->powers = linear_take(&layout, worker->fades ? 3 * TILE : 0);
     worker->far_powers = linear_take(&layout, worker->fades ? 3 * TILE : 0);
@@ -82,6 +83,11 @@ size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chun
     worker->others = linear_take(&layout, (size_t)tiles_of(chunk) * worker->other_size);
     if (walk != WALK_FORWARD) lay_out_gradients(worker, &layout);
     return layout.used;
+}
+
+void linear_set_walk(Worker *worker, Walk walk) {
+    worker->walk = walk;
+    worker->other_size = other_size(worker->map, worker->HS, walk);
 }
 
 // ---- tiles in and out
@@ -107,10 +113,10 @@ static void load_features(real *x, real *v, const real *rows, int stride, int n,
     tile_transpose(x, TILE, v, tile_stride(HS), n, HS, 0);
 }
 
-HeadInput linear_head_input(const real *qkv, int task, int rows, const AttentionConfig *config) {
-    size_t C = (size_t)config->C, sequence = (size_t)(task / config->NH), head = (size_t)(task % config->NH);
-    const real *q = qkv + sequence * (size_t)rows * 3 * C + head * (size_t)config->HS;
-    return (HeadInput){q, q + C, q + 2 * C, 3 * config->C, rows};
+HeadInput linear_head_input(const real *qkv, Span span, int head, const AttentionConfig *config) {
+    size_t C = (size_t)config->C;
+    const real *q = qkv + (size_t)span.first * 3 * C + (size_t)head * (size_t)config->HS;
+    return (HeadInput){q, q + C, q + 2 * C, 3 * config->C, span.count};
 }
 
 void linear_fetch(const real *rows, int stride, int HS, int row, int end) {
@@ -368,7 +374,7 @@ void linear_add_pairs(Worker *worker, const RowTile *others, int other_rows, int
 
 // ---- segments
 
-Segments linear_segments(const LinearMap *map, int chunk, int walks, const AttentionConfig *config) {
+static Segments segments_of(const LinearMap *map, int chunk, int walks, const AttentionConfig *config) {
     int tasks = config->B * config->NH * walks, threads = omp_get_max_threads(), chunks = chunks_of(config->T, chunk);
     int whole = map->d_packed_size || tasks >= threads; // one d_packed for each head and pass
     int wanted = whole ? 1 : min_int(chunks, chunks_of(threads, tasks));
@@ -376,14 +382,23 @@ Segments linear_segments(const LinearMap *map, int chunk, int walks, const Atten
     return (Segments){chunks_of(config->T, rows), rows};
 }
 
+Division linear_divide(const LinearMap *map, int is_backward, int has_documents, const AttentionConfig *config) {
+    int chunk = linear_chunk_rows(map, config->T, config);
+    int walks = is_backward && !has_documents ? linear_backward_walks(chunk, config->T) : 1;
+    Segments segments = segments_of(map, has_documents ? 1 : chunk, walks, config);
+    return (Division){has_documents ? linear_most_chunk_rows(map, config) : chunk, walks, segments};
+}
+
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config) {
     if (segments.count == 1) return 0;
     return (size_t)config->B * config->NH * segments.count * linear_state_size(map, config->HS);
 }
 
-size_t linear_parameter_work_size(const LinearMap *map, int chunk, Segments segments, const AttentionConfig *config) {
-    size_t heads = (size_t)config->B * config->NH, walks = (size_t)linear_backward_walks(chunk, config);
-    size_t sums = walks * segments.count + 2 * (size_t)chunks_of(config->T, chunk);
+size_t linear_parameter_work_size(const LinearMap *map, Division division, int has_documents,
+                                  const AttentionConfig *config) {
+    size_t heads = (size_t)config->B * config->NH, walks = (size_t)division.walks, T = (size_t)config->T;
+    size_t sums = walks * division.segments.count + 2 * (size_t)chunks_of(config->T, division.chunk);
+    if (has_documents) sums = 3 * T;
     size_t decay = config->decay == DECAY_LEARNED ? heads * sums * sizeof(double) / sizeof(real) : 0;
     return round_up(decay, 16) + round_up(heads * walks * map->d_packed_size, 16);
 }
@@ -414,7 +429,8 @@ void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const 
     for (int i = 0; i < heads * inside; i++) {
         int task = i / inside, segment = i % inside;
         State sum = linear_boundary(boundaries, task, segment + 1, segments, worker);
-        HeadInput input = linear_head_input(qkv, task, worker->config->T, worker->config);
+        HeadInput input =
+            linear_head_input(qkv, linear_row_of(task, worker->config), task % worker->config->NH, worker->config);
         linear_pack(worker, task);
         linear_clear_state(sum, map, worker->HS);
         for (int row = segment * segments.rows; row < (segment + 1) * segments.rows; row += worker->chunk) {

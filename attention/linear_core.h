@@ -78,7 +78,8 @@ typedef struct { // what one thread works with
     const real *constants, *parameters; // the layer's
     int HS, stride;                     // the size of a head, and the same in whole vectors
     Walk walk;
-    int chunk;            // rows
+    int T;                // rows of the sequence at hand
+    int chunk;            // rows of its chunks
     real log_decay;       // of the current head; 0 without decay
     int fades;            // scores are multiplied by powers of its decay; log_scaled maps keep them in their scales
     real *powers;         // (3 TILE) decay^(i - TILE), 0 for i < TILE
@@ -104,19 +105,30 @@ typedef struct { // what one thread works with
     double *crossing;     // (chunks, 2) the same, of pairs that are chunks apart
 } Worker;
 
-// Places everything in `base`; returns the size in numbers. base may be NULL.
+// Places everything in `base`; returns the size in numbers. base may be NULL. For sequences of config->T rows in chunks
+// of `chunk`.
 size_t linear_lay_out(Worker *worker, real *base, const LinearMap *map, int chunk, Walk walk,
                       const AttentionConfig *config);
+// The same worker for another pass; one laid out for WALK_BOTH has room for all of them.
+void linear_set_walk(Worker *worker, Walk walk);
 RowTile linear_other(const Worker *worker, int index);
 
-// ---- the inputs of one head; a task is one head of one sequence
+// ---- the inputs of one head; a task is one head of one row of the batch
 
 typedef struct { // rows of q, k, v, leading dimension `stride`
     const real *q, *k, *v;
     int stride, rows;
 } HeadInput;
 
-HeadInput linear_head_input(const real *qkv, int task, int rows, const AttentionConfig *config);
+HeadInput linear_head_input(const real *qkv, Span span, int head, const AttentionConfig *config);
+// The whole row of a task, and where a layer keeps a number of each of its tokens, (B, NH, T).
+static inline Span linear_row_of(int task, const AttentionConfig *config) {
+    return (Span){task / config->NH * config->T, config->T};
+}
+static inline size_t linear_kept_place(Span span, int head, const AttentionConfig *config) {
+    size_t T = (size_t)config->T, row = (size_t)span.first / T;
+    return (row * (size_t)config->NH + (size_t)head) * T + (size_t)span.first % T;
+}
 void linear_pack(Worker *worker, int task);
 
 // Tiles of rows that begin at row `row` of the input. Their features take the numerator's place on the way.
@@ -187,28 +199,36 @@ int linear_is_floored(real g, const LinearMap *map, const AttentionConfig *confi
 // ---- segments: when there are fewer heads than threads, the rows of a head are shared out too
 
 typedef struct {
-    int count; // segments of a sequence
+    int count; // segments of a row
     int rows;  // rows of a segment (the last one may have fewer), a multiple of the chunk
 } Segments;
 
+typedef struct { // how a call shares out its work
+    int chunk;   // rows; where rows are cut into documents, at most
+    int walks;   // passes over each head that do not wait for each other
+    // Of one sequence, each goes on from the state at its boundary. Of a row that is cut into documents, a segment is
+    // whatever documents begin in it.
+    Segments segments;
+} Division;
+
+Division linear_divide(const LinearMap *map, int is_backward, int has_documents, const AttentionConfig *config);
 // Whether `rows` rows of all heads take longer than it takes to wake other threads.
 int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const AttentionConfig *config);
-// For `walks` passes over each head that do not wait for each other.
-Segments linear_segments(const LinearMap *map, int chunk, int walks, const AttentionConfig *config);
 // Numbers that the states at the segments' boundaries take, one for each segment of each head.
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config);
 State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker);
 // Fills in the states before each segment. All threads of a parallel region call it together.
 void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv);
-// Passes over each head in backward.
-static inline int linear_backward_walks(int chunk, const AttentionConfig *config) {
-    return chunk < config->T ? 2 : 1;
+// Passes over a head of T rows in backward.
+static inline int linear_backward_walks(int chunk, int T) {
+    return chunk < T ? 2 : 1;
 }
 static inline Walk linear_backward_walk(int walks) {
     return walks == 2 ? WALK_KEYS : WALK_BOTH; // as far as its scratch goes, WALK_QUERIES is the same
 }
 // Scratch of the backward pass for what the heads' parameters receive, in numbers.
-size_t linear_parameter_work_size(const LinearMap *map, int chunk, Segments segments, const AttentionConfig *config);
+size_t linear_parameter_work_size(const LinearMap *map, Division division, int has_documents,
+                                  const AttentionConfig *config);
 // a += b, which is `rows` rows farther away.
 void linear_add_states(Worker *worker, State a, State b, int rows);
 

@@ -183,8 +183,9 @@ static void attend(const Core *core, real *out, const real *q, size_t first, siz
 // ---- heads and threads
 
 typedef struct { // one head's rows first .. first + n - 1, which join its memory and then attend to it
-    real *out, *saved;
-    const real *q; // of the first row, in qkv
+    real *out;
+    real *levels, *inverses; // kept for backward; NULL: not wanted
+    const real *q;           // of the first row, in qkv
     size_t first, n;
     Memory *memory;
 } HeadRows;
@@ -199,9 +200,9 @@ static void remember_tile(const Core *core, const HeadRows *rows, size_t t, Scra
 static void attend_tile(const Core *core, const HeadRows *rows, size_t t, Scratch s) {
     size_t C = core->config->C, row = t * core->query_tile, count = min_size(core->query_tile, rows->n - row);
     attend(core, rows->out + row * C, rows->q + row * 3 * C, rows->first + row, count, rows->memory, &s);
-    if (rows->saved) {
-        memcpy(rows->saved + row, s.levels, count * sizeof *rows->saved);
-        memcpy(rows->saved + rows->n + row, s.totals, count * sizeof *rows->saved);
+    if (rows->levels) {
+        memcpy(rows->levels + row, s.levels, count * sizeof *rows->levels);
+        memcpy(rows->inverses + row, s.totals, count * sizeof *rows->inverses);
     }
 }
 
@@ -225,23 +226,32 @@ static void attend_head(const Core *core, const HeadRows *rows, const Work *work
         attend_tile(core, rows, tiles - 1 - r, quadratic_scratch_of(core, work, omp_get_thread_num()));
 }
 
+// One sequence of one head.
+static void attend_span(const Core *core, real *out, real *saved, const real *qkv, Span span, size_t h,
+                        const Work *work, int owner) {
+    size_t T = core->config->T, C = core->config->C, column = h * core->config->HS;
+    Memory memory = memory_at(core, work->heads + owner * work->head_numbers, span.count);
+    HeadRows rows = {.out = out + span.first * C + column,
+                     .q = qkv + span.first * 3 * C + column,
+                     .n = span.count,
+                     .memory = &memory};
+    if (saved) rows.levels = saved + quadratic_saved_place(span, h, core->config), rows.inverses = rows.levels + T;
+    attend_head(core, &rows, work, owner);
+}
+
 void quadratic_forward(const QuadraticKernel *kernel, real *out, real *saved, const real *qkv, const real *parameters,
                        real *base, const AttentionConfig *config) {
     Core call = quadratic_core_of(kernel, config);
-    size_t T = config->T, C = config->C, NH = config->NH, HS = config->HS, heads = config->B * NH;
-    Work work = quadratic_work_of(&call, base, memory_numbers(&call, T), heads, T);
+    size_t T = config->T, NH = config->NH, heads = config->B * NH;
+    Work work = quadratic_work_of(&call, base, memory_numbers(&call, T), heads, quadratic_longest_span(config));
 #pragma omp parallel for schedule(dynamic) if (!work.together)
-    for (size_t bh = 0; bh < heads; bh++) {
-        size_t b = bh / NH, h = bh % NH;
-        int owner = omp_get_thread_num();
-        Core core = quadratic_core_of_head(&call, work.tables + owner * work.table_numbers, T, parameters, h);
-        Memory memory = memory_at(&core, work.heads + owner * work.head_numbers, T);
-        HeadRows rows = {.out = out + b * T * C + h * HS,
-                         .saved = saved ? saved + bh * 2 * T : NULL,
-                         .q = qkv + b * T * 3 * C + h * HS,
-                         .n = T,
-                         .memory = &memory};
-        attend_head(&core, &rows, &work, owner);
+    for (size_t i = 0; i < heads * work.parts; i++) {
+        size_t bh = i / work.parts, part = i % work.parts;
+        int owner = omp_get_thread_num(), end = quadratic_part_start(&work, bh, part + 1, config);
+        Core core = quadratic_core_of_head(&call, work.tables + owner * work.table_numbers, T, parameters, bh % NH);
+        Span span = {.first = quadratic_part_start(&work, bh, part, config)};
+        while (attention_next_span(&span, end, config))
+            attend_span(&core, out, saved, qkv, span, bh % NH, &work, owner);
     }
 }
 

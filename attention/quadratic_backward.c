@@ -21,13 +21,13 @@ size_t quadratic_head_numbers(const Core *core, size_t rows) {
     return round_up(rows, PANEL) * (6 * core->width + 4 * core->feature_width + 6);
 }
 
-static Head head_at(const Core *core, real *base, size_t rows, const real *saved) {
-    Head head = {.levels = saved, .inverses = saved + rows};
+static Head head_at(const Core *core, real *base, const real *saved) {
+    Head head = {.levels = saved, .inverses = saved + core->config->T};
+    size_t rows = round_up(core->rows, PANEL);
     real **wide[] = {&head.queries, &head.keys, &head.douts, &head.dqueries, &head.key_panels, &head.value_panels};
     real **narrow[] = {&head.query_norms, &head.key_norms,   &head.query_factors,
                        &head.key_factors, &head.output_dots, &head.query_pulls};
     real **features[] = {&head.query_features, &head.key_features, &head.dquery_features, &head.feature_panels};
-    rows = round_up(rows, PANEL);
     for (int i = 0; i < 6; i++, base += rows * core->width) *wide[i] = base;
     for (int i = 0; i < 4; i++, base += rows * core->feature_width) *features[i] = base;
     for (int i = 0; i < 6; i++, base += rows) *narrow[i] = base;
@@ -249,7 +249,7 @@ static void backward_pair(const Core *core, Head *head, Scratch *s, const Pair *
 }
 
 static Pair pair_of(const Core *core, size_t query, size_t key, int wants_queries, int wants_keys) {
-    size_t T = core->config->T, queries = min_size(core->query_tile, T - query);
+    size_t T = core->rows, queries = min_size(core->query_tile, T - query);
     size_t keys = min_size(core->key_tile, query + queries - key); // no query of the tile sees more
     return (Pair){.query = query,
                   .key = key,
@@ -260,7 +260,7 @@ static Pair pair_of(const Core *core, size_t query, size_t key, int wants_querie
 
 // The gradients of one tile of keys and values from all queries that see them; if wanted, the queries' too.
 static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, int wants_queries, real *dq) {
-    size_t T = core->config->T, C = core->config->C, width = core->width, keys = min_size(core->key_tile, T - key);
+    size_t T = core->rows, C = core->config->C, width = core->width, keys = min_size(core->key_tile, T - key);
     memset(s->dkeys, 0, keys * width * sizeof *s->dkeys);
     memset(s->dvalues, 0, keys * width * sizeof *s->dvalues);
     memset(s->key_pulls, 0, keys * sizeof *s->key_pulls);
@@ -285,7 +285,7 @@ static void backward_keys(const Core *core, Head *head, Scratch *s, size_t key, 
 
 // The gradients of one tile of queries from all keys that they see.
 static void backward_queries(const Core *core, Head *head, Scratch *s, size_t query) {
-    size_t last = min_size(core->config->T, query + core->query_tile);
+    size_t last = min_size(core->rows, query + core->query_tile);
     for (size_t key = first_key_tile(core, query); key < last; key += core->key_tile) {
         Pair pair = pair_of(core, query, key, 1, 0);
         backward_pair(core, head, s, &pair);
@@ -310,7 +310,7 @@ static void unpack_queries(const Core *core, Head *head, size_t first, size_t la
 // on it together; otherwise the loops here run on one thread, whose number in them is 0.
 static void backward_head(const Core *core, real *dq, const real *dout, const real *q, const real *out, Head *head,
                           const Work *work, int owner) {
-    size_t T = core->config->T, tile = core->query_tile;
+    size_t T = core->rows, tile = core->query_tile;
 #pragma omp parallel for if (work->together)
     for (size_t t = 0; t < T; t += tile) {
         Scratch s = quadratic_scratch_of(core, work, owner + omp_get_thread_num());
@@ -331,40 +331,59 @@ static void backward_head(const Core *core, real *dq, const real *dout, const re
     unpack_queries(core, head, 0, T, dq, quadratic_scratch_of(core, work, owner));
 }
 
+// One sequence of one head. `call` holds what follows from the head, and from its row's place in the batch, `bh`.
+static void backward_span(const Core *call, real *dqkv, const real *dout, const real *qkv, const real *out,
+                          const real *saved, Span span, size_t bh, const Work *work, int owner) {
+    const AttentionConfig *config = call->config;
+    size_t T = config->T, C = config->C, h = bh % config->NH, row = span.first, column = h * config->HS;
+    Core core = *call;
+    core.rows = span.count;
+    Head head = head_at(&core, work->heads + owner * work->head_numbers,
+                        saved + quadratic_saved_place(span, h, config));
+    if (config->decay == DECAY_LEARNED) head.dlog_decays = work->dlog_decays + bh * decay_places(&core) + row % T;
+    if (core.map) head.q = qkv + row * 3 * C + column;
+    backward_head(&core, dqkv + row * 3 * C + column, dout + row * C + column, qkv + row * 3 * C + column,
+                  out + row * C + column, &head, work, owner);
+}
+
 // Sums what each head has gathered over the batch and the tiles of keys, always in the same order.
-// dlog_decays: (B, NH, tiles)
-static void add_decay_gradients(real *dparameters, const real *parameters, const double *dlog_decays, size_t tiles,
+// dlog_decays: (B, NH, places)
+static void add_decay_gradients(real *dparameters, const real *parameters, const double *dlog_decays, size_t places,
                                 const AttentionConfig *config) {
     for (int h = 0; h < config->NH; h++) {
         double sum = 0;
         for (int b = 0; b < config->B; b++)
-            for (size_t t = 0; t < tiles; t++) sum += dlog_decays[((size_t)b * config->NH + h) * tiles + t];
+            for (size_t t = 0; t < places; t++) sum += dlog_decays[((size_t)b * config->NH + h) * places + t];
         attention_decay_gradient(dparameters, parameters, h, (real)sum, config);
     }
+}
+
+// Where the heads gather what their parameters receive begins at 0.
+static void clear_parameter_work(const Core *call, const Work *work, size_t heads) {
+    if (call->config->decay == DECAY_LEARNED)
+        memset(work->dlog_decays, 0, heads * decay_places(call) * sizeof *work->dlog_decays);
+    if (call->map) memset(work->d_packed, 0, heads * call->map->d_packed_size * sizeof *work->d_packed);
 }
 
 void quadratic_backward(const QuadraticKernel *kernel, real *dqkv, real *dparameters, const real *dout, const real *qkv,
                         const real *out, const real *saved, const real *parameters, real *base,
                         const AttentionConfig *config) {
     Core call = quadratic_core_of(kernel, config);
-    size_t T = config->T, C = config->C, NH = config->NH, heads = config->B * NH, tiles = key_tiles(&call);
-    Work work = quadratic_work_of(&call, base, quadratic_head_numbers(&call, T), heads, T);
+    size_t T = config->T, NH = config->NH, heads = config->B * NH, longest = quadratic_longest_span(config);
+    Work work = quadratic_work_of(&call, base, quadratic_head_numbers(&call, T), heads, longest);
+    clear_parameter_work(&call, &work, heads);
 #pragma omp parallel for schedule(dynamic) if (!work.together)
-    for (size_t bh = 0; bh < heads; bh++) {
-        size_t row = bh / NH * T, column = bh % NH * config->HS;
-        int owner = omp_get_thread_num();
+    for (size_t i = 0; i < heads * work.parts; i++) {
+        size_t bh = i / work.parts, part = i % work.parts;
+        int owner = omp_get_thread_num(), end = quadratic_part_start(&work, bh, part + 1, config);
         Core core = quadratic_core_of_head(&call, work.tables + owner * work.table_numbers, T, parameters, bh % NH);
-        Head head = head_at(&core, work.heads + owner * work.head_numbers, T, saved + bh * 2 * T);
-        if (config->decay == DECAY_LEARNED) head.dlog_decays = work.dlog_decays + bh * tiles;
-        if (core.map) {
-            head.q = qkv + row * 3 * C + column;
-            core.d_packed = work.d_packed + bh * core.map->d_packed_size;
-            memset(core.d_packed, 0, core.map->d_packed_size * sizeof *core.d_packed);
-        }
-        backward_head(&core, dqkv + row * 3 * C + column, dout + row * C + column, qkv + row * 3 * C + column,
-                      out + row * C + column, &head, &work, owner);
+        Span span = {.first = quadratic_part_start(&work, bh, part, config)};
+        if (core.map) core.d_packed = work.d_packed + bh * core.map->d_packed_size;
+        while (attention_next_span(&span, end, config))
+            backward_span(&core, dqkv, dout, qkv, out, saved, span, bh, &work, owner);
     }
-    if (config->decay == DECAY_LEARNED) add_decay_gradients(dparameters, parameters, work.dlog_decays, tiles, config);
+    if (config->decay == DECAY_LEARNED)
+        add_decay_gradients(dparameters, parameters, work.dlog_decays, decay_places(&call), config);
     for (size_t bh = 0; call.map && call.map->d_packed_size && bh < heads; bh++)
         call.map->unpack(dparameters, work.d_packed + bh * call.map->d_packed_size, (int)(bh % NH), config);
 }

@@ -83,7 +83,7 @@ Scratch quadratic_scratch_of(const Core *core, const Work *work, int thread) {
 // For head->dlog_decays of all heads, which are doubles.
 static size_t decay_gradient_numbers(const Core *core) {
     size_t heads = (size_t)core->config->B * core->config->NH;
-    return core->config->decay == DECAY_LEARNED ? heads * key_tiles(core) * (sizeof(double) / sizeof(real)) : 0;
+    return core->config->decay == DECAY_LEARNED ? heads * decay_places(core) * (sizeof(double) / sizeof(real)) : 0;
 }
 
 // For the gradients of what the map has packed, of all heads.
@@ -102,6 +102,13 @@ size_t quadratic_work_size(const AttentionConfig *config) {
     return quadratic_work_size_of(NULL, config);
 }
 
+size_t quadratic_longest_span(const AttentionConfig *config) {
+    int longest = config->positions ? 0 : config->T - 1;
+    for (int n = 0; config->positions && n < config->B * config->T; n++)
+        longest = config->positions[n] > longest ? config->positions[n] : longest;
+    return (size_t)longest + 1;
+}
+
 Work quadratic_work_of(const Core *core, real *base, size_t head_numbers, size_t heads, size_t rows) {
     size_t threads = omp_get_max_threads(), rounds = (heads + threads - 1) / threads;
     size_t tiles = (rows + core->query_tile - 1) / core->query_tile;
@@ -112,7 +119,8 @@ Work quadratic_work_of(const Core *core, real *base, size_t head_numbers, size_t
     work.dlog_decays = (double *)(work.tables + threads * work.table_numbers);
     work.d_packed = (real *)work.dlog_decays + decay_gradient_numbers(core);
     work.together = 4 * rounds * threads > 5 * heads && tiles >= 2 * threads;
-    if (packed_gradient_numbers(core)) work.together = 0; // one d_packed for each head
+    work.parts = core->config->positions && !work.together ? (threads + heads - 1) / heads : 1;
+    if (packed_gradient_numbers(core)) work.together = 0, work.parts = 1; // one d_packed for each head
     return work;
 }
 

@@ -17,6 +17,7 @@ typedef struct { // what every function here needs to know
     const LinearMap *map;        // of rows that have two parts, else NULL
     size_t width, feature_width; // numbers per row: HS in whole panels; features in whole panels, 0 without
     size_t query_tile, key_tile; // rows per tile; key_tile in whole panels, at least query_tile
+    size_t rows;                 // of the sequence at hand, in backward
     // What differs from head to head:
     const real *packed; // the map's constants
     real *d_packed;     // and their gradient
@@ -33,8 +34,11 @@ static inline int is_softmax(const Core *core) {
     return core->kernel->normalizer == NORMALIZER_SOFTMAX;
 }
 
-static inline size_t key_tiles(const Core *core) {
-    return (core->config->T + core->key_tile - 1) / core->key_tile;
+// Places for what the tiles of keys of one head's row give to its decay: a document's tiles have theirs from its first
+// row on.
+static inline size_t decay_places(const Core *core) {
+    size_t T = core->config->T;
+    return core->config->packed ? T : (T + core->key_tile - 1) / core->key_tile;
 }
 
 // ---- scratch
@@ -57,15 +61,27 @@ typedef struct {                              // what one thread needs for one t
 typedef struct { // the scratch of all threads: a tile's for each, a head's for each, a head's tables for each
     real *tiles, *heads, *tables;
     size_t tile_numbers, head_numbers, table_numbers;
-    double *dlog_decays; // (B, NH, tiles of keys)
+    double *dlog_decays; // (B, NH, decay_places)
     real *d_packed;      // (B, NH, the map's d_packed_size)
     // Threads take whole heads, or work together on one head after another. Together they share the load better when
-    // heads are few; but that takes enough tiles, and backward forms its scores twice.
+    // heads are few; but that takes enough tiles, and backward forms its scores twice. Of rows that are cut into
+    // documents a thread takes, where heads are few, those that begin in one part of a row.
     int together;
+    size_t parts;
 } Work;
 
-// `head_numbers` is what each thread needs for a head, `rows` how many queries a head has.
+// `head_numbers` is what each thread needs for a head, `rows` how many queries the longest sequence has.
 Work quadratic_work_of(const Core *core, real *base, size_t head_numbers, size_t heads, size_t rows);
+size_t quadratic_longest_span(const AttentionConfig *config);
+// Where a layer keeps the levels of a sequence's rows; T numbers on are the inverses.
+static inline size_t quadratic_saved_place(Span span, size_t h, const AttentionConfig *config) {
+    size_t T = config->T, row = span.first / T;
+    return (row * config->NH + h) * 2 * T + span.first % T;
+}
+// The first token of part `part` of the row of head bh.
+static inline int quadratic_part_start(const Work *work, size_t bh, size_t part, const AttentionConfig *config) {
+    return (int)(bh / config->NH * config->T + part * config->T / work->parts);
+}
 Scratch quadratic_scratch_of(const Core *core, const Work *work, int thread);
 size_t quadratic_head_numbers(const Core *core, size_t rows); // what backward needs, more than forward and decoding
 

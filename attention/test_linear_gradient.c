@@ -104,6 +104,22 @@ static void test_gradient_equals_finite_differences(void) {
     }
 }
 
+// Through documents of 1, 9, 1 and 10 rows that share a row.
+static void test_gradient_of_documents(void) {
+    int positions[21];
+    for (int t = 0; t < 21; t++) positions[t] = t < 1 ? t : t < 10 ? t - 1 : t < 11 ? 0 : t - 11;
+    for (int v = 0; v < VARIANTS; v++)
+        for (int chunk = 0; chunk <= 4; chunk += 4) {
+            Case c = make_case(&variants[v], 1, 21, 2, 6);
+            c.config.chunk = chunk, c.config.packed = 1, c.config.positions = positions;
+            if (c.variant->is_signed) silence_small_denominators(&c);
+            run_backward(&c);
+            check_differences(&c, c.qkv, c.dqkv, 3 * c.numbers, 7, "input");
+            check_differences(&c, c.parameters, c.dparameters, c.parameter_count, 1, "parameter");
+            free_case(&c);
+        }
+}
+
 // Whole tiles and several per chunk, where finite differences would take too long: against one chunk for all.
 static void test_every_chunk_size_gives_the_same(void) {
     static const int chunks[] = {1, 3, 64, 65, 128, 200, 0};
@@ -174,6 +190,7 @@ static void test_decoding_in_pieces(void) {
 int main(void) {
     RUN(test_forward_equals_naive_twin);
     RUN(test_gradient_equals_finite_differences);
+    RUN(test_gradient_of_documents);
     RUN(test_every_chunk_size_gives_the_same);
     RUN(test_decoding_equals_forward);
     RUN(test_decoding_in_pieces);

@@ -125,6 +125,21 @@ static void gradients_match_finite_differences(void) {
     }
 }
 
+// Through documents of 1, 17, 1 and 21 rows that share a row.
+static void gradients_of_documents(void) {
+    int positions[40];
+    for (int t = 0; t < 40; t++) positions[t] = t < 1 ? t : t < 18 ? t - 1 : t < 19 ? 0 : t - 19;
+    for (int v = 0; v < VARIANTS; v++)
+        for (int tile = 0; tile <= 7; tile += 7) {
+            Case c = make_case(variant_at(v), 1, 40, 2, 5, tile);
+            c.config.packed = 1, c.config.positions = positions;
+            free(c.work);
+            c.work = allocate(c.attention->work_size(&c.config));
+            check_gradient(&c, 11);
+            free_case(&c);
+        }
+}
+
 // A key equal to its query: the distance is 0, the score |q|^4 / eps.
 static void gradients_where_q_equals_k(void) {
     for (int v = 0; v < VARIANTS; v++) {
@@ -203,6 +218,7 @@ int main(void) {
     omp_set_num_threads(1); // thousands of tiny calls; the number of threads has a test of its own
 #endif
     RUN(gradients_match_finite_differences);
+    RUN(gradients_of_documents);
     RUN(gradients_where_q_equals_k);
     RUN(gradients_do_not_depend_on_threads);
     RUN(forward_matches_the_naive_twins);

@@ -133,6 +133,53 @@ muon() {
 }
 muon
 
+# ---- documents: a row that holds several of them has the losses that each has in a row of its own
+
+# Rows of 16 tokens; each file's documents, as long as they are listed, end with a row. The vocabulary has 700 tokens,
+# and its last one, the bytes 0273 and 2, is end-of-text.
+make_documents() { # path seed lengths...
+    path=$1 x=$2 count=1
+    shift 2
+    for length in "$@"; do count=$((count + length)); done
+    {
+        printf '%b' "$(for word in 20240520 1 $count; do octal_bytes "$word" 4; done)"
+        head -c 1012 /dev/zero
+        printf '%b' "$(echo "$@" | awk -v x="$x" '{ for (i = 1; i <= NF; i++) { printf "\\0273\\0002"
+            for (t = 1; t < $i; t++) { x = (x * 1103 + 12345) % 65536; printf "\\0%03o\\0000", int(x / 7) % 256 } }
+            printf "\\0273\\0002" }')"
+    } >"$path"
+}
+val_loss() { sed -n 's/.*"type": "validation".*"loss": \([0-9.]*\),.*"tokens": \([0-9]*\).*/\1 \2/p' "$1/metrics.jsonl" | tail -n 1; }
+# shellcheck disable=SC2086
+documents() {
+    make_documents "$work/documents.bin" 4 5 11 16 1 9 6 2 14 16 8 8 3 5 7 1 1 15
+    make_documents "$work/documents_val.bin" 5 7 9 16 1 15 12 4
+    vocabulary="--tokenizer dev/fixtures/tokenizer_small.tiktoken"
+    options="--train $work/documents.bin --val $work/documents_val.bin $vocabulary --layers 2 --heads 2 --width 16 --context 32"
+    options="$options --sequence 16 --batch 4 --micro-batch 3 --warmup 3 --init-std 0.3"
+    for attention in softmax slay 'slay:decay=learned,yat:window=5'; do
+        run="$work/apart"
+        rm -rf "$run".*
+        works "$attention: documents apart" $options --attention "$attention" --document-mask --steps 8 --out "$run.whole"
+        works "$attention: the first half" $options --attention "$attention" --document-mask --steps 4 --out "$run.half"
+        works "$attention: the second half" --resume "$run.half" --steps 8
+        check_same_run "$attention: documents apart, resumed" "$run.whole" "$run.half" step_00000008
+        # In validation --documents gives each a row of its own.
+        look="--val $work/documents_val.bin $vocabulary --init $run.whole --sequence 16 --batch 4 --steps 0"
+        works "$attention: one document in a row" $look --documents --out "$run.alone"
+        works "$attention: rows of documents" $look --document-mask --out "$run.packed"
+        works "$attention: rows of text" $look --out "$run.text"
+        check_equal "$attention: the loss of documents in rows" "$(val_loss "$run.packed")" "$(val_loss "$run.alone")"
+        check_equal "$attention: the run's own" "$(val_loss "$run.whole")" "$(val_loss "$run.alone")"
+        [ "$(val_loss "$run.text")" != "$(val_loss "$run.alone")" ] && pass || fail "$attention: attention across documents" "$(val_loss "$run.text")"
+    done
+    refuse "documents that were apart" "option --document-mask: the run to resume has yes, found no; leave the option out, or add --force" \
+        --resume "$run.whole" --steps 9 --no-document-mask --quiet
+    refuse "end-of-text is not known" "option --document-mask: which of the 61 tokens is end-of-text is not known" \
+        $small --document-mask --quiet --out "$work/refused"
+}
+documents
+
 # shellcheck disable=SC2086
 resume_refusals() {
     half="$work/resume_softmax.halves"
@@ -172,7 +219,7 @@ start_long_run() { # run: one that ends by a signal only
 # shellcheck disable=SC2086
 signals() {
     start_long_run "$work/stopped"
-    refuse "a second run in the same directory" "another run is using this directory" $small --quiet --out "$work/stopped"
+    refuse "a second run in the same directory" "expected a directory that no other run uses, found process" $small --quiet --out "$work/stopped"
     end_run TERM
     check_equal "SIGTERM: exit code" "$code" 143
     check_equal "SIGTERM: the step it saved" "$(saved_steps "$work/stopped")" "$(step_lines "$work/stopped" | wc -l | tr -d ' ')"

@@ -70,9 +70,9 @@ grep -xFf "$work/functions_cu" "$work/functions_c" >"$work/common_c"
 grep -xFf "$work/functions_c" "$work/functions_cu" >"$work/common_cu"
 check "functions of the same name" test "$(wc -l <"$work/common_c")" -ge 35
 check "in the same order" cmp "$work/common_c" "$work/common_cu"
-# Arguments that only one side needs, always the last ones: streams and scratch; the GPU's rows by token; the CPU's weights
+# Arguments that only one side needs, always the last ones: streams and scratch; the GPU's lists of rows; the CPU's weights
 # of fewer bits.
-only_one_side="stream work work_rows lists V kind keep_weights"
+only_one_side="stream work work_rows by_token by_position V kind keep_weights"
 arguments() { # of a file: every function's name and the names of its arguments, without those
     awk -v extra="$only_one_side" 'BEGIN { count = split(extra, names, " "); for (i = 1; i <= count; i++) only[names[i]] }
         /^[a-z].*[ *][a-z_0-9]+\(.*[,{]$/ && !/__global__/ {

@@ -15,14 +15,18 @@ static size_t lay_out(BatchData *data, char *block, size_t N, size_t L) {
     data->scale = (float *)(block + next), next += sizeof(float);
     data->inputs = (int *)(block + next), next += N * sizeof(int);
     data->targets = (int *)(block + next), next += N * sizeof(int);
-    data->by_token.rows = (int *)(block + next), next += N * sizeof(int);
-    data->by_token.starts = (int *)(block + next), next += (N + 1) * sizeof(int);
-    data->by_token.count = (int *)(block + next), next += sizeof(int);
+    data->positions = (int *)(block + next), next += N * sizeof(int);
+    data->remaining = (int *)(block + next), next += N * sizeof(int);
+    for (RowLists *lists : {&data->by_token, &data->by_position}) {
+        lists->rows = (int *)(block + next), next += N * sizeof(int);
+        lists->starts = (int *)(block + next), next += (N + 1) * sizeof(int);
+        lists->count = (int *)(block + next), next += sizeof(int);
+    }
     return next;
 }
 
 size_t batch_gpu_bytes(size_t N, int L) {
-    return ((size_t)L + 2) * sizeof(uint64_t) + sizeof(float) + (4 * N + 2) * sizeof(int);
+    return ((size_t)L + 2) * sizeof(uint64_t) + sizeof(float) + (8 * N + 4) * sizeof(int);
 }
 
 void batch_gpu_create(BatchGPU *batch, size_t N, int V, int L) {
@@ -33,7 +37,7 @@ void batch_gpu_create(BatchGPU *batch, size_t N, int V, int L) {
     lay_out(&batch->device, batch->device_block, N, (size_t)L);
     lay_out(&batch->host, batch->host_block, N, (size_t)L);
     memset(batch->host_block, 0, batch->bytes);
-    batch->seen = (int *)memory_allocate_zeroed((size_t)V, sizeof(int), "the tokens seen");
+    batch->seen = (int *)memory_allocate_zeroed((size_t)V > N ? (size_t)V : N, sizeof(int), "the tokens seen");
     cuda_check(cudaEventCreateWithFlags(&batch->uploaded, cudaEventDisableTiming));
 }
 
@@ -45,9 +49,17 @@ void batch_gpu_free(BatchGPU *batch) {
     free(batch->seen);
 }
 
-// A counting sort, on the host while the device is still at work on what came before. seen: (V) zeros, and zeros again
-// after; in between a token's count, then -1 - (where its next row goes).
-static void sort_rows_by_token(RowsByToken *lists, const int *tokens, int N, int *seen) {
+// Tokens come in rows of T; those of a document have positions that count from 0.
+static void fill_positions(BatchData *data, const MicroBatch *from) {
+    int N = from->B * from->T;
+    for (int n = 0; n < N; n++) data->positions[n] = from->positions ? from->positions[n] : n % from->T;
+    for (int n = N - 1; n >= 0; n--)
+        data->remaining[n] = n + 1 < N && data->positions[n + 1] ? data->remaining[n + 1] + 1 : 0;
+}
+
+// A counting sort, on the host while the device is still at work on what came before; by tokens, or by positions. seen:
+// zeros for each, and zeros again after; in between a token's count, then -1 - (where its next row goes).
+static void sort_rows(RowLists *lists, const int *tokens, int N, int *seen) {
     int count = 0, next = 0;
     for (int n = 0; n < N; n++) seen[tokens[n]]++;
     for (int n = 0; n < N; n++) { // lists in the order of their first rows
@@ -73,7 +85,9 @@ void batch_gpu_upload(BatchGPU *batch, const MicroBatch *from, int training, uin
     *data->scale = (float)from->scale;
     for (int site = 0; training && site <= batch->L; site++)
         data->dropout_keys[site] = dropout_key(seed, from->step, site, batch->L);
-    if (training) sort_rows_by_token(&data->by_token, from->inputs, (int)N, batch->seen);
+    fill_positions(data, from);
+    if (training) sort_rows(&data->by_token, data->inputs, (int)N, batch->seen);
+    if (training) sort_rows(&data->by_position, data->positions, (int)N, batch->seen);
     cuda_check(cudaMemcpyAsync(batch->device_block, batch->host_block, batch->bytes, cudaMemcpyHostToDevice, stream));
     cuda_check(cudaEventRecord(batch->uploaded, stream));
 }

@@ -23,6 +23,8 @@ typedef struct {
     int positions; // Positions
 } GPT2Config;
 
+enum { GPT2_VOCABULARY = 50257 }; // GPT-2's own; its last token is end-of-text
+
 // The limits of a model's sizes, wherever they come from: options, config.json, llm.c's files. They are far above any
 // GPT-2 and low enough that products of three fit 64 bits.
 enum {

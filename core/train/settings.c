@@ -1,4 +1,5 @@
 #include "settings.h"
+#include "core/model/strict.h"
 #include "core/ranks/rendezvous.h"
 #include "spikes.h"
 
@@ -16,7 +17,7 @@ static const struct {
     {"gpt2-large", 36, 20, 1280, 1024}, {"gpt2-xl", 48, 25, 1600, 1024},
 };
 #define PRESET_CHOICES "tiny|small|gpt2|gpt2-medium|gpt2-large|gpt2-xl"
-enum { PRESET_GPT2 = 2, GPT2_VOCABULARY = 50257, TOKENS_AT_ONCE = 4096 };
+enum { PRESET_GPT2 = 2, TOKENS_AT_ONCE = 4096 };
 
 Settings settings_default(void) {
     return (Settings){
@@ -63,6 +64,7 @@ static void add_data_options(Options *options, Settings *settings) {
         SETTING("data", "tokenizer", 0, OPTION_STRING, tokenizer, 0, 0, "FILE", "vocabulary, for bits per byte; saved with checkpoints; default: that of --init"),
         SETTING("data", "shuffle", 0, OPTION_FLAG, shuffle, 0, 1, NULL, "rows in random order; --no-shuffle: in file order"),
         SETTING("data", "documents", 0, OPTION_FLAG, documents, 0, 1, NULL, "rows begin at documents (end-of-text is the last token)"),
+        SETTING("data", "document-mask", 0, OPTION_FLAG, document_mask, 0, 1, NULL, "attention and positions begin anew at every end-of-text within a row"),
         SETTING("run", "out", 'o', OPTION_STRING, out, 0, 0, "RUN", "run directory: metrics and checkpoints"),
         SETTING("run", "resume", 0, OPTION_STRING, resume, 0, 0, "RUN", "continue a run, or a checkpoint of it, exactly"),
         SETTING("run", "init", 0, OPTION_STRING, init, 0, 0, "MODEL", "start from weights: checkpoint, Hugging Face directory, llm.c file"),
@@ -80,6 +82,7 @@ static void add_data_options(Options *options, Settings *settings) {
         SETTING("run", "spike-window", 0, OPTION_INT, spike_window, SPIKE_LEAST, SPIKE_WINDOW_MAX, NULL, "steps that these are taken over"),
     };
     options_add(options, items, sizeof items / sizeof *items);
+    strict_add_option(options, "run");
 }
 
 static void add_model_options(Options *options, Settings *settings) {
@@ -236,6 +239,7 @@ int settings_finish(Settings *settings, Options *options, const json_t *saved_at
     config->C = settings->model.C;
     config->NH = settings->model.NH;
     config->max_T = settings->model.max_T;
+    config->packed = settings->document_mask;
     config->seed = (uint64_t)settings->seed;
     settings->schedule.total = settings->steps;
     if (finish_attention(settings, options, saved_attention, error)) return -1;
@@ -246,8 +250,8 @@ int settings_finish(Settings *settings, Options *options, const json_t *saved_at
 // ---- saved settings
 
 json_t *settings_to_json(const Options *options) {
-    static const char *const of_this_call[] = {"out",     "resume", "init",  "force", "quiet",
-                                               "profile", "graphs", "ranks", "rank",  "rendezvous"};
+    static const char *const of_this_call[] = {"out",    "resume", "init", "force",      "quiet", "profile",
+                                               "graphs", "ranks",  "rank", "rendezvous", "strict"};
     json_t *json = options_to_json(options);
     for (size_t i = 0; i < sizeof of_this_call / sizeof *of_this_call; i++) json_object_del(json, of_this_call[i]);
     for (int i = 0; i < options->count; i++)
@@ -258,7 +262,7 @@ json_t *settings_to_json(const Options *options) {
 // Options that would make it a different run. The attention's own are checked separately.
 static const char *const fixed_options[] = {"batch", "sequence",  "micro-batch", "batch-start", "batch-ramp",
                                             "seed",  "layers",    "heads",       "width",       "context",
-                                            "vocab", "attention", "positions",   "optimizer"};
+                                            "vocab", "attention", "positions",   "optimizer",   "document-mask"};
 
 static int is_fixed(const Option *option) {
     for (size_t i = 0; i < sizeof fixed_options / sizeof *fixed_options; i++)
@@ -299,8 +303,8 @@ int settings_resume(Options *options, const json_t *saved, const json_t *saved_a
         Option *option = &options->items[i];
         const json_t *value = saved_value(option, saved, saved_attention);
         int is_optimizer = !strcmp(option->name, "optimizer");
-        if (is_optimizer && !value && *(int *)option->value == OPTIMIZER_ADAMW)
-            continue; // saved before there was another
+        int is_newer = is_optimizer || !strcmp(option->name, "document-mask");
+        if (is_newer && !value && *(int *)option->value == 0) continue; // saved before there was another choice
         if (!option->given || (!is_fixed(option) && !attention_is_option(option))) continue;
         if (value && same_value(option, value)) continue;
         char there[256] = "nothing of that name", here[256];

@@ -23,6 +23,7 @@ typedef struct {
     const char *eval;        // multiple-choice sets, separated by commas
     const char *tokenizer;   // vocabulary file: bits per byte, and saved with the checkpoints
     int shuffle, documents;
+    int document_mask; // nothing looks across an end-of-text
     // run
     const char *out;    // run directory
     const char *resume; // a run or checkpoint to continue

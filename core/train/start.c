@@ -259,6 +259,16 @@ static int open_directory(Training *training, Error *error) {
     return parallel_rank() == 0 && !settings->resume ? refuse_existing_run(settings->out, error) : 0;
 }
 
+// The end-of-text must be known for certain: rows that are cut elsewhere would train another model in silence.
+static int check_document_mask(const Training *training, Error *error) {
+    int V = training->settings.model.V, is_known = training->token_bytes || V == GPT2_VOCABULARY;
+    if (!training->settings.document_mask || is_known) return 0;
+    return error_set(error,
+                     "option --document-mask: which of the %d tokens is end-of-text is not known without a vocabulary; "
+                     "give --tokenizer FILE",
+                     V);
+}
+
 static int open_start(Training *training, Error *error) {
     const Settings *settings = &training->settings;
     if (settings->resume && settings->init) return error_set(error, "options --resume and --init exclude each other");
@@ -269,7 +279,7 @@ static int open_start(Training *training, Error *error) {
                  : !settings->init               ? open_fresh(training, error)
                  : llmc_model_is(settings->init) ? open_llmc(training, error)
                                                  : open_checkpoint(training, error);
-    return failed || open_data(training, error) ? -1 : 0;
+    return failed || check_document_mask(training, error) || open_data(training, error) ? -1 : 0;
 }
 
 // ---- what all ranks must agree on
@@ -491,6 +501,7 @@ void training_load(Training *training, const ModelTensors *model) {
     size_t N = (size_t)training->rows_at_once * (size_t)settings->T;
     training->inputs = memory_allocate(N, sizeof(int), "the inputs");
     training->targets = memory_allocate(N, sizeof(int), "the targets");
+    if (settings->document_mask) training->positions = memory_allocate(N, sizeof(int), "the positions");
     if (training->evaluation.count)
         training_stop_together_if(evaluation_prepare(&training->evaluation, settings->model.V, training->rows_at_once,
                                                      settings->T, &error),

@@ -110,6 +110,14 @@ static void trainer_resume(void) {
     free((char *)settings.attention);
     CHECK(finish("--seed 6") == 0);
     CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
+    CHECK(finish("--document-mask") == 0);
+    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
+    CHECK_CONTAINS(error.text, "--document-mask: the run to resume has ");
+    json_object_del(saved, "document-mask"); // as runs have it that began before there was the option
+    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
+    CHECK(finish("--no-document-mask") == 0);
+    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == 0 && !settings.document_mask);
+    free((char *)settings.attention);
     json_decref(saved), json_decref(softmax);
 }
 

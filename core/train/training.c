@@ -45,12 +45,15 @@ int training_goes_on(Training *training) {
     return 1;
 }
 
+// The rows that are in training->inputs and targets.
 static MicroBatch micro_batch(const Training *training, int B) {
-    return (MicroBatch){.inputs = training->inputs,
-                        .targets = training->targets,
-                        .B = B,
-                        .T = training->settings.T,
-                        .step = training->step};
+    int T = training->settings.T;
+    MicroBatch batch = {
+        .inputs = training->inputs, .targets = training->targets, .B = B, .T = T, .step = training->step};
+    if (training->settings.document_mask &&
+        micro_batch_positions(training->positions, training->inputs, B, T, training->end_of_text))
+        batch.positions = training->positions;
+    return batch;
 }
 
 // For a rank without rows, when a step has fewer rows than ranks: a row without targets, whose gradients are zero.
@@ -407,7 +410,7 @@ int training_end(Training *training) {
     evaluation_free(&training->evaluation);
     spikes_free(&training->spikes);
     tokenizer_free(training->tokenizer), free(training->sample), free(training->logits);
-    free(training->inputs), free(training->targets), free(training->token_bytes);
+    free(training->inputs), free(training->targets), free(training->positions), free(training->token_bytes);
     parallel_end();
     return code;
 }

@@ -59,6 +59,7 @@ typedef struct {
     Tokenizer *tokenizer;                   // --sample-every: it; NULL: none is known
     int rows_at_once;                       // of a rank: micro_batch, or less when its share of the batch is
     int *inputs, *targets;                  // (rows_at_once,T)
+    int *positions;                         // (rows_at_once,T) --document-mask: of the inputs in their documents
 
     // the step at hand
     int64_t step;       // of the optimiser, from 0; the steps done so far

@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     batch_gpu_create(&batch, (size_t)N, V, 1);
     batch_gpu_upload(&batch, &micro, 1, 1, stream);
     const int *inputs = batch.device.inputs;
-    twin_embedding_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), N, T, C);
+    twin_embedding_backward(dwte.data(), dwpe.data(), dout.data(), tokens.data(), NULL, N, T, C);
     const std::vector<float> after = dwte.host;
     auto version = [&](int number) {
         if (number == 1)
@@ -41,8 +41,8 @@ int main(int argc, char **argv) {
             thread_per_column<<<blocks_for((size_t)C, BLOCK), BLOCK, 0, stream>>>(dwte.device, dout.device, inputs, N,
                                                                                   C);
         if (number == 3)
-            embedding_backward(dwte.device, dwpe.device, dout.device, inputs, N, T, C, V, batch.device.by_token,
-                               stream);
+            embedding_backward(dwte.device, dwpe.device, dout.device, inputs, batch.device.positions, N, T, C, V,
+                               batch.device.by_token, batch.device.by_position, stream);
         launch_check();
     };
     static const char *const names[] = {"atomics", "a thread per column", "shipped: a block per token"};

@@ -48,12 +48,14 @@ const float *twin_gradient(void *model, int parameter) {
     return ((GPT2 *)model)->parameters[parameter].gradient;
 }
 
-void twin_embedding_forward(float *out, const int *tokens, const float *wte, const float *wpe, int N, int T, int C) {
-    embedding_forward(out, tokens, wte, wpe, N, T, C);
+void twin_embedding_forward(float *out, const int *tokens, const int *positions, const float *wte, const float *wpe,
+                            int N, int T, int C) {
+    embedding_forward(out, tokens, positions, wte, wpe, N, T, C);
 }
 
-void twin_embedding_backward(float *dwte, float *dwpe, const float *dout, const int *tokens, int N, int T, int C) {
-    embedding_backward(dwte, dwpe, dout, tokens, N, T, C);
+void twin_embedding_backward(float *dwte, float *dwpe, const float *dout, const int *tokens, const int *positions,
+                             int N, int T, int C) {
+    embedding_backward(dwte, dwpe, dout, tokens, positions, N, T, C);
 }
 
 void twin_layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,

@@ -19,8 +19,10 @@ StepOutcome twin_update(void *model, const Settings *settings, const Update *upd
 double twin_flops_per_token(const void *model);
 const float *twin_gradient(void *model, int parameter); // of parameter number `parameter`
 
-void twin_embedding_forward(float *out, const int *tokens, const float *wte, const float *wpe, int N, int T, int C);
-void twin_embedding_backward(float *dwte, float *dwpe, const float *dout, const int *tokens, int N, int T, int C);
+void twin_embedding_forward(float *out, const int *tokens, const int *positions, const float *wte, const float *wpe,
+                            int N, int T, int C);
+void twin_embedding_backward(float *dwte, float *dwpe, const float *dout, const int *tokens, const int *positions,
+                             int N, int T, int C);
 void twin_layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,
                             const float *bias, int N, int C);
 void twin_layernorm_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
