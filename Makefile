@@ -6,7 +6,7 @@ PROGRAMS := train_gpt2 sample_gpt2 evaluate tokenize stories inspect export_gguf
 
 # ---- what the machine has: compilers and libraries, probed by compiling and linking
 # (targets that set the machine up themselves first look afterwards, in a make of their own)
-SET_UP_FIRST := setup test quickstart compare bench test-interop test-gpu bench-gpu clean help
+SET_UP_FIRST := setup test quickstart compare experiments bench test-interop test-faults test-soak test-gpu bench-gpu fuzz clean help
 ifneq ($(filter-out $(SET_UP_FIRST),$(or $(MAKECMDGOALS),all)),)
 -include $(BUILD)/config.mk
 endif
@@ -31,6 +31,9 @@ SECONDS   ?= 200
 COMPARE       ?=
 COMPARE_TOOLS := $(BUILD)/dev/bench/bench_decode_position $(BUILD)/dev/attention_eval
 
+# ---- experiments on the kernel: options for dev/experiments/kernel/run
+EXPERIMENTS ?=
+
 # ---- sources: everything in the rooms but programs and tests is library; the house is described in CONTRIBUTING.md
 ROOMS           := core/base core/math core/model core/ranks core/train core/sample attention dataloader dataloader/stories
 GPU_ROOMS       := core/gpu core/model core/ranks attention
@@ -42,12 +45,14 @@ LIBRARY_SOURCES := $(filter-out $(PROGRAM_SOURCES) $(TEST_SOURCES),$(wildcard $(
 GRADIENT_TESTS  := $(patsubst %.c,$(BUILD)/%,$(filter %_gradient.c,$(TEST_SOURCES)))
 TESTS           := $(patsubst %.c,$(BUILD)/%,$(filter-out %_gradient.c,$(TEST_SOURCES))) $(BUILD)/test_gpt2
 TEST_SCRIPTS    := $(filter-out scripts/test_interop.sh scripts/test_train_gpu.sh scripts/test_two_gpus.sh scripts/test_sanitizer.sh,\
-                   $(wildcard $(ROOMS:%=%/test_*.sh) core/gpu/test_*.sh scripts/test_*.sh)) dev/cuda_on_cpu/test_harness.sh
+                   $(wildcard $(ROOMS:%=%/test_*.sh) core/gpu/test_*.sh scripts/test_*.sh)) dev/cuda_on_cpu/test_harness.sh \
+                   dev/fuzz/test_corpora.sh
 
 OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)
 
-.PHONY: all check quickstart compare test test-programs run-tests test-interop bench clean help setup flags install uninstall
+.PHONY: all check quickstart compare experiments kernel-programs test test-programs run-tests test-interop test-faults test-soak
+.PHONY: bench clean help setup flags install uninstall
 all: $(PROGRAMS)
 
 # Objects depend on the flags that they were built with: other flags build them anew.
@@ -97,12 +102,27 @@ $(BUILD)/%: $(BUILD)/float/%.o $(BUILD)/libslay.a
 $(BUILD)/%_gradient: $(BUILD)/double/%_gradient.o $(BUILD)/libslay_double.a
 	@mkdir -p $(@D)
 	$(LINK)
+$(BUILD)/%_double: $(BUILD)/double/%.o $(BUILD)/libslay_double.a
+	@mkdir -p $(@D)
+	$(LINK)
 $(BUILD)/test_gpt2_gradient: $(BUILD)/double/test_gpt2.o $(BUILD)/libslay_double.a
+	$(LINK)
+
+# ---- experiments on the kernel: in double precision but for those that hold a whole model or measure time
+KERNEL_EXPERIMENTS := $(patsubst %.c,$(BUILD)/%,$(filter-out %/probe.c,$(wildcard dev/experiments/kernel/*.c)))
+PROBE := dev/experiments/kernel/probe.o
+FLOAT_EXPERIMENTS := $(filter %/patterns %/extreme %/latency,$(KERNEL_EXPERIMENTS))
+$(filter-out $(FLOAT_EXPERIMENTS),$(KERNEL_EXPERIMENTS)): $(BUILD)/%: $(BUILD)/double/%.o $(BUILD)/double/$(PROBE) $(BUILD)/libslay_double.a
+	@mkdir -p $(@D)
+	$(LINK)
+$(FLOAT_EXPERIMENTS): $(BUILD)/%: $(BUILD)/float/%.o $(BUILD)/float/$(PROBE) $(BUILD)/libslay.a
+	@mkdir -p $(@D)
 	$(LINK)
 
 ifneq ($(MAKECMDGOALS),help)
 include dev/cuda_on_cpu/harness.mk
 include core/gpu/cuda.mk
+include dev/fuzz/fuzz.mk
 endif
 
 setup:
@@ -112,7 +132,7 @@ test:
 	@dev/cuda_on_cpu/headers.sh >/dev/null || true
 	@$(MAKE) --no-print-directory -s -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory -s run-tests
-test-programs: all $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(COMPARE_TOOLS)
+test-programs: all kernel-programs $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(COMPARE_TOOLS) fuzz-programs
 run-tests:
 	@scripts/run_tests.sh $(call cuda_left_out_of,fast) $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) \
 	    $(CUDA_SCRIPTS) $(TEST_SCRIPTS)
@@ -120,12 +140,22 @@ test-interop: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/test_interop.sh
 	@INSTALL=yes scripts/test_tensorboard.sh
+test-faults: setup
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	@dev/faults/test_faults.py
+test-soak: setup
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all
+	@dev/faults/soak.py --minutes "$(or $(MINUTES),60)"
 quickstart: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/quickstart.sh "$(ATTENTION)" "$(SECONDS)"
 compare: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all $(COMPARE_TOOLS)
 	@scripts/compare $(COMPARE)
+experiments: setup
+	@$(MAKE) --no-print-directory -s -j$$(nproc) all kernel-programs
+	@dev/experiments/kernel/run $(EXPERIMENTS)
+kernel-programs: $(KERNEL_EXPERIMENTS)
 bench: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@dev/bench/run.sh
@@ -134,7 +164,7 @@ bench: setup
 check:
 	@$(MAKE) --no-print-directory -s -j$$(nproc) EXTRA_CFLAGS="$(EXTRA_CFLAGS) -Werror" $(OBJECTS) $(DOUBLE_OBJECTS) \
 	    $(patsubst %.c,$(BUILD)/float/%.o,$(PROGRAM_SOURCES) $(filter-out %_gradient.c,$(TEST_SOURCES)) \
-	    train_gpt2.c sample_gpt2.c evaluate.c test_gpt2.c dev/cuda/gpt2_twin.c $(wildcard dev/*.c dev/bench/*.c)) \
+	    train_gpt2.c sample_gpt2.c evaluate.c test_gpt2.c dev/cuda/gpt2_twin.c $(wildcard dev/*.c dev/bench/*.c dev/experiments/kernel/*.c)) \
 	    $(patsubst %.c,$(BUILD)/double/%.o,$(filter %_gradient.c,$(TEST_SOURCES)) test_gpt2.c)
 
 # The programs are for this processor unless ARCH says otherwise (for packages: make ARCH=x86-64-v3, then install).
@@ -153,11 +183,15 @@ help:
 	@echo "                  (ATTENTION=$(ATTENTION) SECONDS=$(SECONDS)); earlier runs stay"
 	@echo "make compare      train all attentions with two seeds, test the differences, draw a page (COMPARE='--seeds 3 ...';"
 	@echo "                  scripts/compare --help)"
+	@echo "make experiments  every table and figure of the paper about the kernel: docs/results/kernel (EXPERIMENTS='fidelity ...';"
+	@echo "                  dev/experiments/kernel/run --help)"
 	@echo "make test         set up, build, run every test; what cannot run here is listed and counted as skipped"
 	@echo "make test-cuda    the GPU's tests on the CPU; -check, -asan, -schedules, -lazy, -valgrind: dev/cuda_on_cpu/README.md"
 	@echo "make test-124M    one step of GPT-2 124M by the GPU's code on the CPU, beside the C trainer (minutes, 8 GB)"
+	@echo "make test-faults  every allocation and call on files fails once, in every program; kills and signals at each (15 minutes)"
+	@echo "make test-soak    2000 steps, ended and resumed 20 times, then an hour of sampling under random input (MINUTES=60)"
 	@echo "make check        compile everything with warnings as errors"
-	@echo "make test-interop compare with tiktoken, transformers, TensorBoard (makes its own Python environment)"
+	@echo "make test-interop compare with tiktoken, transformers, llama.cpp, lm-eval, TensorBoard (makes its own Python environments)"
 	@echo "make bench        side-by-side benchmarks"
 	@echo "make cuda         the GPU programs (needs nvcc); make test-gpu bench-gpu cuda-report: docs/gpu.md"
 	@echo "make install      programs, man pages, shell completion (PREFIX=$(PREFIX), DESTDIR=); make uninstall"

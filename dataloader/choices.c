@@ -192,8 +192,10 @@ static int label_of(const json_t *object) {
     const char *text = json_string_value(label);
     size_t i;
     json_t *name;
-    if (json_is_integer(label))
-        return json_integer_value(label) < COMPLETIONS_MAX ? (int)json_integer_value(label) : -1;
+    if (json_is_integer(label)) {
+        json_int_t number = json_integer_value(label);
+        return number >= 0 && number < COMPLETIONS_MAX ? (int)number : -1;
+    }
     if (!text || !*text || strlen(text) > 4) return -1;
     json_array_foreach((json_t *)names, i, name) {
         if (json_equal(name, label)) return (int)i;
@@ -232,7 +234,7 @@ static int is_blank(const char *text, size_t bytes) {
 }
 
 static int read_lines(Lines *lines, const FileMap *map, Error *error) {
-    const char *text = (const char *)map->data, *end = text + map->size;
+    const char *text = (const char *)map->data, *end = text ? text + map->size : text;
     while (text < end) {
         const char *stop = memchr(text, '\n', (size_t)(end - text));
         size_t bytes = (size_t)((stop ? stop : end) - text);

@@ -20,7 +20,7 @@ import naive_bpe
 from checks import check, summary
 
 TOKENIZE = os.environ.get("TOKENIZE", "./tokenize")
-STRINGS = int(os.environ.get("STRINGS", "1000000"))
+STRINGS = int(os.environ.get("STRINGS", "20000" if os.environ.get("QUICK") else "1000000"))
 GPT2 = "data/gpt2.tiktoken"
 SMALL = "dev/fixtures/tokenizer_small.tiktoken"
 END = "<|endoftext|>"

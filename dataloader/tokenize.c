@@ -176,7 +176,8 @@ static char *shard_path(const ShardSet *set, const Split *split, int index) {
     return path;
 }
 
-// Removes every temporary file, and shards that were already put in place by a commit that then failed.
+// Removes every temporary file, and shards that were already put in place by a commit that then failed: better no set
+// than one of old and new shards.
 static void shard_set_abort(ShardSet *set) {
     for (int s = 0; s < 2; s++) {
         Split *split = &set->splits[s];
@@ -445,7 +446,9 @@ static int encode_to_shards(const Arguments *arguments, const Tokenizer *tokeniz
     encode_job_free(&job);
     if (status == 0) status = check_splits(arguments, set, error);
     if (status == 0) status = shard_set_commit(set, error);
-    if (status == 0) status = write_description(arguments, tokenizer, set, floor_bits, error);
+    if (status) shard_set_abort(set);
+    if (status == 0 && write_description(arguments, tokenizer, set, floor_bits, error))
+        status = error_prefix(error, "all shards are in their places, their description is not");
     json_decref(floor_bits);
     return status;
 }
@@ -513,9 +516,7 @@ static void run_encode(int argc, char **argv) {
         set.splits[SPLIT_TRAIN].name = "train";
         set.splits[SPLIT_VALIDATION].name = "val";
         create_parent(arguments.out);
-        int status = encode_to_shards(&arguments, tokenizer, &set, &error);
-        if (status) shard_set_abort(&set);
-        die_if(status, &error);
+        die_if(encode_to_shards(&arguments, tokenizer, &set, &error), &error);
         report_shards(&set, clock_seconds() - start);
         for (int s = 0; s < 2; s++) free(set.splits[s].shards);
     }

@@ -199,9 +199,14 @@ int32_t file_magic(const char *path) {
     return magic;
 }
 
-int file_exists(const char *path) {
+int file_look(const char *path) {
     struct stat status;
-    return lstat(path, &status) == 0;
+    if (lstat(path, &status) == 0) return 1;
+    return errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == ENAMETOOLONG ? 0 : -1;
+}
+
+int file_exists(const char *path) {
+    return file_look(path) != 0;
 }
 
 int file_is_directory(const char *path) {

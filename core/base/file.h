@@ -35,7 +35,10 @@ int file_read_stream(char **text, size_t *size, FILE *stream, const char *name, 
 // The first 32 bits of a file, little-endian: what llm.c's formats are known by. 0 when it cannot be read.
 int32_t file_magic(const char *path);
 
-int file_exists(const char *path); // anything at all with that name
+// 1: something of that name is there; 0: nothing; -1: the system cannot tell, and errno says why.
+int file_look(const char *path);
+// Anything at all with that name, or something that the disk fails to tell of: who then opens it learns why.
+int file_exists(const char *path);
 int file_is_directory(const char *path);
 
 // ---- writing: X.tmp, every write checked, flushed to the disk, renamed, directory flushed

@@ -2,6 +2,7 @@
 #include "checkpoint.h"
 #include "gpt2_config.h"
 #include "modeling.h"
+#include "strict.h"
 #include "core/base/json.h"
 #include "core/base/memory.h"
 
@@ -90,7 +91,12 @@ static int rename_directory(const char *from, const char *to, Error *error) {
 }
 
 int checkpoint_is(const char *path) {
-    return has_file(path, CONFIG_FILE);
+    char *config = path_join(path, CONFIG_FILE);
+    int found = file_look(config);
+    if (found < 0) // a run taken for a checkpoint, or the reverse, would be written to in the wrong place
+        die("%.700s: expected the disk to say whether it is there, found: %s; try again", config, strerror(errno));
+    free(config);
+    return found;
 }
 
 int checkpoint_move(const char *run, int64_t step, const char *to, Error *error) {
@@ -431,6 +437,14 @@ static int open_parts(Safetensors *model, const char *directory, Error *error) {
     return failed ? -1 : 0;
 }
 
+// The state vouches for the configuration and the headers, these for the tensors.
+static int check_strictly(const Checkpoint *checkpoint, Error *error) {
+    int has_optimizers = !checkpoint->has_optimizer || safetensors_has_checksums(&checkpoint->optimizer);
+    if (strict_check(checkpoint->state != NULL, checkpoint->path, "no " STATE_FILE " with them", error)) return -1;
+    return strict_check(safetensors_has_checksums(&checkpoint->model) && has_optimizers, checkpoint->path,
+                        "tensors without", error);
+}
+
 static int open_files(Checkpoint *checkpoint, CheckpointNeed need, Error *error) {
     const char *path = checkpoint->path;
     uint64_t config_checksum = 0, unused = 0;
@@ -446,7 +460,7 @@ static int open_files(Checkpoint *checkpoint, CheckpointNeed need, Error *error)
     checkpoint->has_optimizer = need >= CHECKPOINT_RUN && has_file(path, OPTIMIZER_FILE);
     if (checkpoint->has_optimizer && open_tensors(&checkpoint->optimizer, path, OPTIMIZER_FILE, error)) return -1;
     if (checkpoint->state && check_files(checkpoint, need, config_checksum, error)) return -1;
-    if (safetensors_verify(&checkpoint->model, error)) return -1;
+    if (safetensors_verify(&checkpoint->model, error) || check_strictly(checkpoint, error)) return -1;
     return checkpoint->has_optimizer ? safetensors_verify(&checkpoint->optimizer, error) : 0;
 }
 

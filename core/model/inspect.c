@@ -10,6 +10,7 @@
 #include "core/base/memory.h"
 #include "core/base/options.h"
 #include "safetensors.h"
+#include "strict.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -283,7 +284,8 @@ static int inspect_safetensors(const char *path, Error *error) {
     Safetensors file;
     const char *damaged = NULL, *format;
     if (safetensors_open(&file, path, error)) return -1;
-    if (safetensors_verify(&file, error)) {
+    if (safetensors_verify(&file, error) ||
+        strict_check(safetensors_has_checksums(&file), path, "tensors without", error)) {
         safetensors_close(&file);
         return -1;
     }
@@ -332,13 +334,14 @@ static int inspect_directory(const char *path, Error *error) {
 int main(int argc, char **argv) {
     error_set_program(argv[0]);
     Options options = {
-        .usage = "usage: inspect PATH\n\n"
+        .usage = "usage: inspect PATH [options]\n\n"
                  "Says what PATH holds and verifies it. PATH is a run, a checkpoint, a Hugging Face GPT-2 directory,\n"
                  "a .safetensors file, an llm.c model or a token shard. Ends with exit code 1 when it is damaged.",
     };
     const char *path = NULL;
     int given = 0;
     Error error;
+    strict_add_option(&options, "program");
     die_if(options_parse(&options, argc, argv, &path, 1, &given, &error), &error);
     if (given == 0) die("expected a path to inspect, found none; see --help");
     int result;

@@ -1,4 +1,5 @@
 #include "llmc_model.h"
+#include "strict.h"
 #include "core/base/memory.h"
 
 #include <inttypes.h>
@@ -87,7 +88,9 @@ int llmc_model_open(LlmcModel *model, const char *path, Error *error) {
     *model = (LlmcModel){0};
     if (file_map(&model->file, path, error)) return -1;
     model->path = memory_copy_string(path);
-    if (parse_header(model, error) == 0 && check_size(model, error) == 0) return 0;
+    if (parse_header(model, error) == 0 && check_size(model, error) == 0 &&
+        strict_check(0, path, "a file of llm.c's, which has none", error) == 0)
+        return 0;
     llmc_model_close(model);
     return -1;
 }

@@ -170,6 +170,7 @@ static void wait_until_done(Exchange *exchange, int buckets) {
             tries = 0;
         else
             mpi_pause(tries, "gradients");
+    parallel_wait(0);
 }
 
 void exchange_ready(Exchange *exchange, size_t from) {

@@ -164,8 +164,14 @@ void parallel_tell(const char *format, ...) {
     error_print(&error);
 }
 
+void parallel_wait(int begins) {
+    if (transport->wait) transport->wait(begins);
+}
+
 void parallel_tell_of_wait(const char *what, double seconds) {
-    parallel_tell("waited %.0f s for the other ranks (%s): one of them is dead or hangs, and all end; the last "
-                  "checkpoint is intact; --rank-timeout sets how long a rank waits",
-                  seconds, what);
+    char missing[256] = "";
+    if (transport->find_missing) transport->find_missing(missing, sizeof missing);
+    parallel_tell("waited %.0f s for %s (%s): %s dead or hangs, and all end; the last checkpoint is intact; "
+                  "--rank-timeout sets how long a rank waits",
+                  seconds, missing[0] ? missing : "the other ranks", what, missing[0] ? "it is" : "one of them is");
 }

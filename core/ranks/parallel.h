@@ -50,6 +50,8 @@ void parallel_set_timeout(double seconds);
 // For who ends the program because of the other ranks: a message, unless another rank has already told the same. `what`
 // is what this rank waits for.
 void parallel_tell_of_wait(const char *what, double seconds);
+// This rank waits for the others, and will do nothing else until it no longer does: what tells it from one that hangs.
+void parallel_wait(int begins);
 void parallel_tell(const char *format, ...) PRINTF_LIKE(1, 2);
 
 // ---- gradients and weights of a model in host memory

@@ -20,6 +20,7 @@
 typedef struct {
     pid_t process;
     int rank;
+    int waits;         // for the others
     int has_left;      // by exit(), with a message of its own
     int death_is_told; // by the lowest rank that noticed
     int end_is_told;   // the first slot's: why all ranks end
@@ -49,7 +50,7 @@ void mpi_pause(int tries, const char *what) {
         sched_yield();
         return;
     }
-    if (tries == YIELDS) began = clock_seconds();
+    if (tries == YIELDS) began = clock_seconds(), parallel_wait(1);
     sleep_microseconds(50);
     double waited = tries % LOOKS ? 0 : clock_seconds() - began;
     if (parallel_timeout() == 0 || waited <= parallel_timeout()) return;
@@ -61,13 +62,13 @@ void mpi_wait(MPI_Request *request) {
     int done = 0;
     for (int tries = 0; MPI_Test(request, &done, MPI_STATUS_IGNORE), !done; tries++)
         mpi_pause(tries, "a small message");
+    parallel_wait(0);
 }
 
 // ---- the watch
 
-// A process that was killed is gone, or a zombie until its parent looks.
-static int is_dead(pid_t process) {
-    if (kill(process, 0) && errno == ESRCH) return 1;
+// The letter that the system has for what a process does; 0: none.
+static char state_of(pid_t process) {
     char path[64], line[512], *end;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
     FILE *file = fopen(path, "r");
@@ -75,7 +76,14 @@ static int is_dead(pid_t process) {
     if (file) fclose(file);
     line[length] = 0;
     end = strrchr(line, ')'); // the state follows the program's name
-    return end && end[1] && (end[2] == 'Z' || end[2] == 'X');
+    return end && end[1] ? end[2] : 0;
+}
+
+// A process that was killed is gone, or a zombie until its parent looks.
+static int is_dead(pid_t process) {
+    if (kill(process, 0) && errno == ESRCH) return 1;
+    char state = state_of(process);
+    return state == 'Z' || state == 'X';
 }
 
 static void tell_of_death(Slot *slot) {
@@ -107,6 +115,27 @@ static void *watch_others(void *unused) {
         }
     }
     return unused;
+}
+
+// ---- waiting
+
+static void wait_for_others(int begins) {
+    __atomic_store_n(&mpi.slots[mpi.place.local_rank]->waits, begins, __ATOMIC_SEQ_CST);
+}
+
+// Those of this machine's ranks that are stopped or do something else than waiting. Where all of them wait the missing
+// one is elsewhere: its neighbours are given the first word.
+static void find_missing(char *text, size_t size) {
+    size_t used = 0;
+    for (int i = 0; i < mpi.place.local_ranks; i++) {
+        Slot *slot = mpi.slots[i];
+        char state = state_of(slot->process);
+        int is_stopped = state == 'T' || state == 't';
+        if (used >= size || (__atomic_load_n(&slot->waits, __ATOMIC_SEQ_CST) && !is_stopped)) continue;
+        used += (size_t)snprintf(text + used, size - used, "%srank %d (process %d%s)", used ? ", " : "", slot->rank,
+                                 (int)slot->process, is_stopped ? ", which is stopped" : "");
+    }
+    if (!used) sleep(2);
 }
 
 // The first on this machine that asks.
@@ -212,5 +241,5 @@ static void collect(void *data, size_t bytes, int from) {
     }
 }
 
-const Transport transport_mpi = {start, end, gather, broadcast, collect, speaks};
+const Transport transport_mpi = {start, end, gather, broadcast, collect, speaks, wait_for_others, find_missing};
 #endif

@@ -121,11 +121,13 @@ static ncclResult_t state_of(ExchangeGPU *exchange) {
 static void finish_call(ExchangeGPU *exchange, ncclResult_t status, const char *what) {
     double began = clock_seconds();
     check_peers(exchange, status, what, began);
+    parallel_wait(1);
     for (int tries = 0; status == ncclInProgress; tries++) {
         if (tries > 100) usleep(100); // most calls are done at once
         status = state_of(exchange);
         check_peers(exchange, status, what, began);
     }
+    parallel_wait(0);
 }
 
 // The time that counts is that after this rank's own gradients were made.
@@ -135,10 +137,13 @@ void exchange_gpu_wait(ExchangeGPU *exchange) {
     cudaError_t status;
     while ((status = cudaStreamQuery(exchange->transfer)) == cudaErrorNotReady ||
            (status == cudaSuccess && (status = cudaStreamQuery(exchange->compute)) == cudaErrorNotReady)) {
-        if (cudaEventQuery(exchange->made) == cudaErrorNotReady) began = clock_seconds();
+        int is_busy = cudaEventQuery(exchange->made) == cudaErrorNotReady;
+        if (is_busy) began = clock_seconds();
+        parallel_wait(!is_busy);
         check_peers(exchange, state_of(exchange), NULL, began);
         usleep(20);
     }
+    parallel_wait(0);
     cuda_check(status);
     (void)cudaGetLastError(); // CUDA remembers "not ready" like an error
     exchange->under_way = 0;

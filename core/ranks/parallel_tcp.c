@@ -204,4 +204,4 @@ static Place start(const Launch *launch) {
     return tcp.place;
 }
 
-const Transport transport_tcp = {start, end, gather, broadcast, collect, speaks};
+const Transport transport_tcp = {start, end, gather, broadcast, collect, speaks, NULL, NULL};

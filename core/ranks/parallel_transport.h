@@ -22,6 +22,10 @@ typedef struct {
     void (*collect)(void *data, size_t bytes, int from);
     // Whether this rank is to say why all of them end: one is enough, where they can agree on it.
     int (*speaks)(void);
+    // NULL where ranks know nothing of each other while they wait. This rank waits, from now on or no longer.
+    void (*wait)(int begins);
+    // The ranks that the others wait for, as far as that can be known from here: "rank 1 (process 4711)"; "" if not.
+    void (*find_missing)(char *text, size_t size);
 } Transport;
 
 extern const Transport transport_mpi, transport_tcp;

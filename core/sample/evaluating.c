@@ -2,6 +2,7 @@
 #include "core/base/json.h"
 #include "core/base/memory.h"
 #include "core/base/numbers.h"
+#include "core/model/strict.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,6 +38,7 @@ static int read_options(Evaluating *evaluating, const char **words, int argc, ch
     };
     // clang-format on
     options_add(&options, items, sizeof items / sizeof *items);
+    strict_add_option(&options, "program");
     die_if(options_parse(&options, argc, argv, words, WORDS_MAX, &count, &error), &error);
     if (count < 2) die("expected a model and a set, found %d of them; see --help", count);
     return count;

@@ -51,6 +51,13 @@ static void make_control_c_a_key(EditLine *terminal) {
     el_set(terminal, EL_BIND, "^C", "interrupt", NULL);
 }
 
+// The keys for libedit's own commands: some versions crash on a command that is empty.
+static void forget_commands(EditLine *terminal) {
+    el_set(terminal, EL_BIND, "^[x", "ed-unassigned", NULL);
+    el_set(terminal, EL_BIND, "^[X", "ed-unassigned", NULL);
+    el_set(terminal, EL_BIND, "-a", ":", "ed-unassigned", NULL);
+}
+
 static void add_history(LineEditor *editor) {
     enum { LINES = 1000 };
     HistEvent event;
@@ -74,12 +81,26 @@ static void open_terminal(LineEditor *editor) {
     add_history(editor);
     el_source(editor->terminal, NULL); // what the user has in ~/.editrc
     make_control_c_a_key(editor->terminal);
+    forget_commands(editor->terminal);
+}
+
+// libedit takes a new size of the window over within the signal's handler, whatever it was doing to its memory: the
+// signal waits until the line is there.
+static const char *read_line_in_peace(EditLine *terminal, int *count) {
+    sigset_t resized, before;
+    sigemptyset(&resized);
+    sigaddset(&resized, SIGWINCH);
+    el_resize(terminal);
+    pthread_sigmask(SIG_BLOCK, &resized, &before);
+    const char *line = el_gets(terminal, count);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return line;
 }
 
 static const char *read_edited_line(LineEditor *editor, size_t *length) {
     HistEvent event;
     int count = 0;
-    const char *line = el_gets(editor->terminal, &count);
+    const char *line = read_line_in_peace(editor->terminal, &count);
     if (!line || count <= 0) {
         fputc('\n', stderr); // the cursor is still on the prompt's line
         return NULL;

@@ -8,6 +8,7 @@
 #include "core/base/threads.h"
 #include "core/math/matvec.h"
 #include "core/model/safetensors.h"
+#include "core/model/strict.h"
 
 #include <math.h>
 #include <signal.h>
@@ -51,6 +52,7 @@ static void sample_options(Options *options, SampleSettings *s, int has_weight_k
                        "  ./sample_gpt2 runs/endless --tokens 100000 --no-stop      (trained with --positions none)\n"
                        "  ./sample_gpt2 runs/quickstart            (asks for prompts)";
     options_add(options, items, sizeof items / sizeof *items);
+    strict_add_option(options, "program");
     if (has_weight_kinds) options_add(options, &weights, 1);
 }
 
@@ -121,7 +123,7 @@ static int load_tokenizer(Sampling *sampling, int is_needed, Error *error) {
     const char *path = settings->tokenizer_path;
     int V = sampling->config.V;
     sampling->end_of_text = V - 1;
-    if (!path && V == 50257 && file_exists("data/gpt2.tiktoken")) path = "data/gpt2.tiktoken";
+    if (!path && V == GPT2_VOCABULARY && file_exists("data/gpt2.tiktoken")) path = "data/gpt2.tiktoken";
     if (!path && !is_needed) return 0;
     if (!path)
         return error_set(error,
@@ -230,6 +232,12 @@ static void on_interrupt(int number) {
     interrupted = 1;
 }
 
+// A text that is being written goes on after a signal (SA_RESTART): a call cut short would look like a full disk.
+static void catch_interrupts(int flags) {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = flags};
+    sigaction(SIGINT, &action, NULL);
+}
+
 // Whether to go on: nobody has stopped it, and what is written arrives.
 static int is_wanted(void) {
     return !interrupted && !ferror(stdout);
@@ -267,10 +275,9 @@ static int open_logits(Sampling *sampling, Error *error) {
 void sampling_begin(Sampling *sampling) {
     const SampleSettings *settings = &sampling->settings;
     Error error;
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = settings->interactive ? 0 : SA_RESETHAND};
-    sigaction(SIGINT, &action, NULL);
     if (settings->loss_shards) {
         die_if(open_shards(sampling, &error), &error);
+        catch_interrupts(SA_RESETHAND | SA_RESTART);
         return;
     }
     sampling->candidates = memory_allocate((size_t)sampling->config.V, sizeof(Candidate), "the candidates");
@@ -282,6 +289,7 @@ void sampling_begin(Sampling *sampling) {
     }
     die_if(read_prompt(sampling, &error), &error);
     if (settings->logits_path) die_if(open_logits(sampling, &error), &error);
+    catch_interrupts(SA_RESETHAND | SA_RESTART);
 }
 
 // What the last texts took; the count starts anew.
@@ -306,7 +314,9 @@ static int ask_for_prompt(Sampling *sampling) {
         sampling->settings.seed++; // the same line again gives another text
     }
     interrupted = 0;
+    catch_interrupts(0); // Ctrl-C ends the waiting for a line
     const char *line = line_editor_read(sampling->editor, &length);
+    catch_interrupts(SA_RESTART);
     if (!line || length == 0) return 0;
     encode_prompt(sampling, line, length);
     return 1;

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "llmc_command.h"
 
-#include <stdint.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static const struct {
     {"-m", "val-tokens", BY_ITSELF, NULL},
     {"-s", "sample-every", AS_IT_IS, NULL},
     {"-g", "sample-tokens", AS_IT_IS, NULL},
-    {"-h", NULL, LEFT_OUT, NULL},
+    {"-h", "eval", BY_ITSELF, NULL},
     {"-a", NULL, LEFT_OUT, NULL},
     {"-f", NULL, LEFT_OUT, NULL},
     {"-w", NULL, ALWAYS_SO, NULL},
@@ -56,6 +56,7 @@ static const struct {
     {"-lg", NULL, LEFT_OUT, NULL},
 };
 enum { TABLE = sizeof table / sizeof *table };
+#define HELLASWAG "dev/data/hellaswag/hellaswag_val.bin"
 
 static int find(const char *word) {
     for (int i = 0; i < TABLE; i++)
@@ -160,7 +161,7 @@ static void add_by_itself(Answer *answer, int argc, char **argv, const char *opt
         if (resumes && !out) leave_out(answer, option, value);
         break;
     case 'd':
-        if (number > 0) add_number(answer, "batch", (double)(int64_t)(number / T));
+        if (number > 0) add_number(answer, "batch", trunc(number / T));
         break;
     case 'x':
         if (number >= 0)
@@ -173,6 +174,9 @@ static void add_by_itself(Answer *answer, int argc, char **argv, const char *opt
         break;
     case 'm':
         add_number(answer, "val-tokens", number * B * T);
+        break;
+    case 'h': // its place is fixed there, and it is asked where the validation is
+        if (number) add(answer, "eval", HELLASWAG), add_number(answer, "eval-every", number_of(argc, argv, "-v", 20));
         break;
     case 'g': // -ge
         add(answer, "fuse-gelu", number > 0 ? "yes" : "no");

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "run.h"
+#include "lock.h"
 #include "core/model/checkpoint.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -7,6 +8,7 @@
 #include "core/base/memory.h"
 #include "core/base/progress.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +17,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
@@ -26,30 +27,20 @@ static const size_t METRICS_BYTES_MAX = (size_t)4 << 30;
 
 // ---- the directory
 
-// Takes the lock; `flags` says whether it may be created. A file of another kind is never opened: a fifo would hang.
-static int take_lock(Run *run, int flags, Error *error) {
-    char *path = path_join(run->directory, "lock");
-    run->lock = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | flags, 0666);
-    int is_missing = run->lock < 0 && errno == ENOENT && !(flags & O_CREAT), failed = run->lock < 0 && !is_missing;
-    if (failed) error_set(error, "%.700s: cannot create: %s; choose another --out", path, strerror(errno));
-    if (!failed && !is_missing && flock(run->lock, LOCK_EX | LOCK_NB) != 0)
-        failed = error_set(error, "%.700s: another run is using this directory; wait for it or choose another --out",
-                           run->directory);
-    free(path);
-    return failed ? -1 : 0;
-}
-
 int run_open(Run *run, const char *directory, Error *error) {
     *run = (Run){.directory = directory, .lock = -1, .metrics = -1, .terminal = isatty(STDOUT_FILENO)};
     if (file_exists(directory) && !file_is_directory(directory))
         return error_set(error, "%.700s: expected a directory for the run, found something else; choose another --out",
                          directory);
-    return file_is_directory(directory) ? take_lock(run, 0, error) : 0;
+    return file_is_directory(directory) ? lock_take(&run->lock, directory, 0, error) : 0;
 }
 
 int run_create(Run *run, Error *error) {
-    if (run->lock >= 0) return 0;
-    return directory_create(run->directory, error) || take_lock(run, O_CREAT, error) ? -1 : 0;
+    if (run->lock < 0 &&
+        (directory_create(run->directory, error) || lock_take(&run->lock, run->directory, O_CREAT, error)))
+        return -1;
+    lock_sign(run->lock);
+    return 0;
 }
 
 int run_is_there(const Run *run) {
@@ -96,7 +87,7 @@ char *run_free_name(const char *path) {
     size_t size = strlen(path) + 16;
     char *name = memory_resize(NULL, size, 1, "a path");
     snprintf(name, size, "%s", path);
-    for (int number = 2; file_exists(name); number++) snprintf(name, size, "%s_%d", path, number);
+    for (int number = 2; file_exists(name) && number < 10000; number++) snprintf(name, size, "%s_%d", path, number);
     return name;
 }
 
@@ -235,10 +226,10 @@ static int open_metrics_file(Run *run, int keep, Error *error) {
 
 // Whether the line was there when so many steps had been done: "s:9 trl:" is the tenth, "s:9 tel:" comes after nine.
 static int is_line_until(const char *line, int64_t step) {
-    long long number;
-    int used = 0;
-    if (sscanf(line, "s:%lld %n", &number, &used) != 1 || !used) return 0;
-    return number + !strncmp(line + used, "trl:", 4) <= step;
+    char *end;
+    if (strncmp(line, "s:", 2) || !isdigit((unsigned char)line[2])) return 0;
+    long long number = strtoll(line + 2, &end, 10);
+    return *end == ' ' && number <= step - !strncmp(end + 1, "trl:", 4);
 }
 
 static int cut_llmc_log(const Run *run, int64_t step, Error *error) {
@@ -309,7 +300,7 @@ int run_open_events(Run *run, const json_t *configuration, int64_t step, Error *
 void run_close(Run *run) {
     events_close(&run->events);
     if (run->metrics >= 0) close(run->metrics);
-    if (run->lock >= 0) close(run->lock);
+    if (run->lock >= 0) lock_release(run->lock);
 }
 
 // ---- the console

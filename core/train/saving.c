@@ -129,6 +129,9 @@ void training_save(Training *training, const ModelTensors *model) {
     if (parallel_rank() == 0) {
         if (!run_is_there(&training->run)) move_to_rescue(training);
         save_with_patience(training, model);
+        if (is_last_save(training) && !run_is_there(&training->run))
+            warn("%.700s: removed or replaced while the last checkpoint was saved; what stood there before is gone",
+                 training->run.directory);
     }
     if (parallel_rank() > 0 || is_last_save(training)) training->saved = training->step; // tried as often as it may be
     training->retries_save = 0;

@@ -51,7 +51,7 @@ static void take_answer(void) {
 static void recipe_of_124M(void) {
     CHECK(refuse("./train_gpt2 -i 'data/fineweb_train_*.bin' -j data/val.bin -o log124M -e d12 -b 64 -t 1024 -d 524288 "
                  "-r 1 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -v 250 -s 20000 -g 144 -x 18865 -w 1 -h 1") == -1);
-    CHECK_CONTAINS(error.text, "(without an equal: -h 1)");
+    CHECK(!strstr(error.text, "without an equal"));
     CHECK_CONTAINS(error.text, "  ./train_gpt2 --train 'data/fineweb_train_*.bin' --val data/val.bin --out log124M");
     take_answer();
     CHECK(settings.batch == 512 && settings.micro_batch == 64 && settings.T == 1024 && settings.steps == 18865);
@@ -59,6 +59,7 @@ static void recipe_of_124M(void) {
     CHECK(settings.weight_decay == 0.1f && settings.schedule.peak == 0.0006f && settings.schedule.final_share == 0);
     CHECK(settings.save_every == 5000 && settings.val_every == 250 && settings.sample_every == 20000);
     CHECK(settings.sample_tokens == 144 && !strcmp(settings.out, "log124M"));
+    CHECK(!strcmp(settings.eval, "dev/data/hellaswag/hellaswag_val.bin") && settings.eval_every == 250);
     CHECK(!strcmp(settings.train, "data/fineweb_train_*.bin"));
 }
 

@@ -1,19 +1,25 @@
-"""Finds what can be broken in the device code of a CUDA source, and plants it there, to be chosen when the program runs.
+"""Finds what can be broken in the device code of a CUDA source, or in a C source, and plants it there, to be chosen when the
+program runs.
 
 A mutant is one small change: a barrier or fence removed; a condition made always true; a comparison of whole numbers moved
-by one (< to <=), unless it is part of a maximum or minimum; an index, or the address of a load or store, moved by one.
+by one (< to <=), unless it is part of a maximum or minimum; an index, or the address of a load or store, moved by one. In C
+also: a call removed whose result nobody uses; a plus turned into a minus, or the other way.
 planted() puts all of a file's into its text at once, as
-include/mutants.h describes; as nothing but insertions within a line, so that they do not disturb each other and lines keep
-their numbers."""
+include/mutants.h and include/mutants_c.h describe; as nothing but insertions within a line, so that they do not disturb each
+other and lines keep their numbers."""
 import re
 
 # ---- reading sources
 
 
 def blanked(source):
-    """The source with comments, strings and preprocessor lines as spaces, so that offsets stay."""
+    """The source with comments, what is between quotes, and preprocessor lines as spaces, so that offsets stay."""
     pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|^[ \t]*#(?:\\\n|[^\n])*', re.S | re.M)
-    return pattern.sub(lambda match: re.sub(r'[^\n]', ' ', match.group(0)), source)
+    def blank(match):
+        quote = match.group(0)[0] if match.group(0)[0] in '"\'' else ''
+        spaces = re.sub(r'[^\n]', ' ', match.group(0))
+        return quote + spaces[1:-1] + quote if quote else spaces
+    return pattern.sub(blank, source)
 
 
 def after_bracket(text, start):
@@ -58,6 +64,23 @@ def device_bodies(text):
         if 'constexpr' not in header:
             yield (names[0] if names else 'function'), start, end
         position = end
+
+
+def without_constants_of_c(text):
+    """C with what the compiler has to know as spaces: enumerations, static tables, labels of cases, assertions."""
+    pattern = re.compile(r'\benum\s*\w*\s*\{[^}]*\}|\bstatic\s+(?:const|[^;(){}=]*\bconst)\b[^;]*;|\bcase\b[^:]*:|\b_Static_assert\b[^;]*;')
+    return pattern.sub(lambda match: re.sub(r'[^\n]', ' ', match.group(0)), text)
+
+
+FUNCTION_OF_C = re.compile(r'^[A-Za-z_][^;{}=]*?\b(\w+)\s*\([^;{}]*\)\s*(?=\{)', re.M)
+
+
+def bodies_of_c(text):
+    """(name, start, end) of the bodies of functions."""
+    position = 0
+    while match := FUNCTION_OF_C.search(text, position):
+        position = after_bracket(text, match.end())
+        yield match.group(1), match.end(), position
 
 
 # ---- what to change
@@ -164,7 +187,8 @@ def conditions(text, start, end):
 
 def indices(text, start, end):
     for match in SUBSCRIPT.finditer(text, start, end):
-        if not is_array_declaration(text, match.start()):
+        after = after_bracket(text, match.start())
+        if not is_array_declaration(text, match.start()) and not re.compile(r'\)\(| = ["{]').match(text, after):
             yield 'index moved', match.end(), after_bracket(text, match.start()) - 1, '(', ') + cuda_on_cpu::mutant(@)'
 
 
@@ -176,6 +200,50 @@ def addresses(text, start, end):
             yield 'address moved', bracket + 1, end_of_expression(text, bracket + 1), '(', ') + cuda_on_cpu::mutant(@)'
     for match in FRAGMENT_ADDRESS.finditer(text, start, end):
         yield 'address moved', match.end(), end_of_expression(text, match.end()), '(', ') + cuda_on_cpu::mutant(@)'
+
+
+CALL = re.compile(r'(?:(?<=[;{})])[ \t]*\n\s*|(?<=\)) )(?!(?:if|for|while|switch|return|sizeof|else|do|defined|free|json_decref|va_end)\b)(?=[a-z_]\w*\()')
+SIGN = re.compile(r'(?<=[\w\])] )[+-](?= [\w(*&])')
+
+
+def calls_removed(text, start, end):
+    """Statements that are nothing but a call, unless it only gives memory back, which no test notices."""
+    for match in CALL.finditer(text, start, end):
+        bracket = text.index('(', match.end())
+        closing = after_bracket(text, bracket)
+        if text[closing:closing + 1] == ';':
+            yield 'call removed', match.end(), closing, '(void)(mutant(@) || (', ', 0))'
+
+
+CAST = re.compile(r'\((?:size_t|int|long|ptrdiff_t|u?int\d\d_t)\)\($')  # of a difference of pointers
+
+
+def is_pointer(text, start, end, name):
+    """Whether the function with this body declares, or looks through, a pointer of this name."""
+    return re.search(rf'\*{name}\b', text[text.rfind('\n', 0, start - 1):end])
+
+
+def signs_turned(text, start, end):
+    """Not where pointers are subtracted: they have differences, but no opposite."""
+    for match in SIGN.finditer(text, start, end):
+        name = re.compile(r' (\w+)(?![\w(.[]|->)').match(text, match.end())
+        is_cast = match.group(0) == '-' and CAST.search(text, start, start_of_expression(text, match.start()))
+        if not is_cast and not (name and is_pointer(text, start, end, name.group(1))):
+            yield 'sign turned', match.start(), match.end(), '', ' TURNED(@) *'
+
+
+def mutants_of_c_body(path, source, text, function, start, end):
+    for changes in (conditions, indices, calls_removed, signs_turned):
+        for kind, first, last, before, after in changes(text, start, end):
+            insertions = [(offset, order, insertion.replace('cuda_on_cpu::', '')) for offset, order, insertion in around(first, last, before, after)]
+            yield Mutant(path, source, function, kind, first, last, insertions)
+    for sign in COMPARISON.finditer(text, start, end):
+        first = start_of_expression(text, sign.start(), ('&&', '||'))
+        right = re.compile(r'\s*').match(text, sign.end()).end()
+        last = end_of_expression(text, sign.end(), ('&&', '||'))
+        if not is_extremum(text, first, last, sign):
+            moved = 'MOVED_UP' if sign.group(0) in ('<', '>=') else 'MOVED_DOWN'
+            yield Mutant(path, source, function, 'comparison moved', first, last, around(right, last, f'{moved}(@, ', ')'))
 
 
 def mutants_of_body(path, source, text, function, start, end):
@@ -193,9 +261,10 @@ def mutants_of_body(path, source, text, function, start, end):
 
 def mutants_of(path, source, first_number):
     """All mutants of a file by line, numbered from first_number on."""
-    text = without_constant_conditions(blanked(source))
-    found = [mutant for function, start, end in device_bodies(text)
-             for mutant in mutants_of_body(path, source, text, function, start, end)]
+    is_c = path.endswith('.c')
+    text = (without_constants_of_c if is_c else without_constant_conditions)(blanked(source))
+    in_body, bodies = (mutants_of_c_body, bodies_of_c) if is_c else (mutants_of_body, device_bodies)
+    found = [mutant for function, start, end in bodies(text) for mutant in in_body(path, source, text, function, start, end)]
     found.sort(key=lambda mutant: mutant.insertions[0][0])
     seen = {}
     for i, mutant in enumerate(found):

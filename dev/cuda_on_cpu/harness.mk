@@ -153,3 +153,15 @@ MUTANT_TESTS ?= $(filter-out %/test_parallel_gpu,$(CUDA_TESTS))
 .PHONY: test-mutants
 test-mutants: $(BUILD)/libslay.a $(CUDA_TWIN)
 	@python3 dev/cuda_on_cpu/mutants.py --test $$(echo $(MUTANT_TESTS) | tr " " ,) $(MUTANT_OPTIONS) $(MUTANT_FILES)
+# The same for the C code: a sample of 400 (MUTANT_C_OPTIONS='--sample 0' for all), judged by the test programs and scripts.
+MUTANT_C_OPTIONS ?= --sample 400 --seconds 60
+MUTANT_C_FILES   ?= train_gpt2.c $(filter-out %/naive_linear.c %/naive_quadratic.c dataloader/stories/%,$(LIBRARY_SOURCES)) \
+                    $(filter-out dataloader/stories/%,$(PROGRAM_SOURCES))
+MUTANT_C_SCRIPTS ?= core/model/test_inspect.sh dataloader/test_tokenize.sh scripts/test_train.sh scripts/test_sample.sh \
+                    scripts/test_evaluate.sh scripts/test_llmc.sh scripts/test_hybrids.sh scripts/test_hostile.sh \
+                    scripts/test_vocabulary.sh scripts/test_prompt.sh scripts/test_parallel.sh scripts/test_rendezvous.sh
+MUTANT_C_TESTS   ?= $(patsubst $(BUILD)/%,%,$(filter-out $(BUILD)/dataloader/stories/%,$(TESTS)) $(GRADIENT_TESTS)) test_gpt2_gradient \
+                    $(MUTANT_C_SCRIPTS)
+.PHONY: test-mutants-c
+test-mutants-c: $(BUILD)/config.mk
+	@python3 dev/cuda_on_cpu/mutants.py --test $$(echo $(MUTANT_C_TESTS) | tr " " ,) $(MUTANT_C_OPTIONS) $(MUTANT_C_FILES)

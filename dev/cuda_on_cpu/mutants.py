@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Do the tests notice a broken kernel? Changes one thing at a time in device code and runs the tests.
+"""Do the tests notice a broken kernel, or broken C? Changes one thing at a time and runs the tests.
 
     mutants.py [options] --test NAME[,NAME...] file.cu file.cuh...
+    mutants.py [options] --test NAME[,NAME...] file.c...     tests are programs, by their sources, or scripts
 
 find_mutants.py says what is changed. All mutants are compiled into the test programs at once, in a copy of the sources at
-BUILD/mutants/tree, and chosen at run time. A first run of every test notes which mutants it reaches and what it costs;
+BUILD/mutants/tree (of C in mutants_c), and chosen at run time. A first run of every test notes which mutants it reaches and what it costs;
 then each mutant gets the tests that reach it, those that are cheap and have killed its neighbours first, until one
 fails. Time is CPU time: a machine that is busy or stopped changes nothing.
 
@@ -31,7 +32,7 @@ from find_mutants import mutants_of, planted
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 EQUIVALENT = os.path.join(HERE, 'equivalent_mutants.txt')
-WANTED_SHARE = 0.95
+WANTED_SHARE = {'kernel': 0.95, 'C': 0.9}
 NUMBERS_PER_FILE = 1000  # so that a file's mutants keep their numbers, and other files their objects, when another changes
 
 
@@ -85,14 +86,18 @@ def plant_tree(tree, mutants, build):
     by_path = collections.defaultdict(list)
     for mutant in mutants:
         by_path[mutant.path].append(mutant)
-    for folder in ['.', 'attention', 'build'] + glob.glob('core/*'):
+    for folder in ['.', 'attention', 'build', 'dataloader', 'dataloader/stories'] + glob.glob('core/*'):
         os.makedirs(os.path.join(tree, folder), exist_ok=True)
-    for folder in ['dev', 'dataloader', 'scripts']:
+    for folder in ['dev', 'scripts', 'docs']:
         link_to(folder, os.path.join(tree, folder))
-    for name in ['config.mk', 'cuda_headers', 'float', 'libslay.a']:
+    is_c = any(path.endswith('.c') for path in by_path)
+    for name in ['config.mk'] if is_c else ['config.mk', 'cuda_headers', 'float', 'libslay.a']:
         if os.path.exists(os.path.join(build, name)):
             link_to(os.path.join(build, name), os.path.join(tree, 'build', name))
-    for path in [name for pattern in ('Makefile', '*.[ch]', '*.cu', 'core/*/*.*', 'attention/*.*') for name in glob.glob(pattern)]:
+    if is_c:
+        link_to('dev/cuda_on_cpu/runtime/mutants_c.c', os.path.join(tree, 'core/base/mutants_c.c'))  # a part of the library
+    patterns = ('Makefile', '*.[ch]', '*.cu', 'core/*/*.*', 'attention/*.*', 'dataloader/*.*', 'dataloader/stories/*.*')
+    for path in [name for pattern in patterns for name in glob.glob(pattern)]:
         if path in by_path:
             with open(path) as file:
                 write_if_changed(os.path.join(tree, path), planted(file.read(), by_path[path]))
@@ -100,23 +105,48 @@ def plant_tree(tree, mutants, build):
             link_to(path, os.path.join(tree, path))
 
 
+def target_of(build, test):
+    """What make has to build for a test, and what runs it, in the tree."""
+    if build != 'c':
+        path = os.path.join('build', 'cuda_on_cpu', build, test)
+        return path, path
+    return ('all', test) if test.endswith('.sh') else (os.path.join('build', test),) * 2
+
+
 def make_programs(tree, programs, jobs):
-    targets = [os.path.join('build', 'cuda_on_cpu', build, test) for build, test in programs]
-    command = ['make', '--no-print-directory', '-s', f'-j{jobs}', 'BUILD=build', 'EXTRA_CUDA_FLAGS=-w -DCUDA_ON_CPU_MUTANTS'] + targets
+    targets = [target_of(*program) for program in programs]
+    header = os.path.join(HERE, 'include', 'mutants_c.h')
+    command = ['make', '--no-print-directory', '-s', '-k', f'-j{jobs}', 'BUILD=build', 'EXTRA_CUDA_FLAGS=-w -DCUDA_ON_CPU_MUTANTS',
+               *([f'EXTRA_CFLAGS=-w -include {header}', 'OPT=-O1 -march=native -fno-math-errno'] if programs[0][0] == 'c' else [])]
+    command += sorted({target for target, _ in targets})
     environment = {name: value for name, value in os.environ.items() if name not in ('MAKEFLAGS', 'MAKELEVEL', 'MFLAGS')}
     if subprocess.run(command, cwd=tree, env=environment).returncode:
         sys.exit('mutants: the programs do not compile with their mutants; see above')
-    return {program: os.path.join(tree, target) for program, target in zip(programs, targets)}
+    return {program: os.path.join(tree, path) for program, (_, path) in zip(programs, targets)}
 
 
-def hash_of_file(path):
-    with open(path, 'rb') as file:
-        return hashlib.sha256(file.read()).hexdigest()
+def hash_of_file(path, *more):
+    """Of a program; of a script and the programs that it may call."""
+    digest = hashlib.sha256()
+    for one in (path,) + more:
+        with open(one, 'rb') as file:
+            digest.update(file.read())
+    return digest.hexdigest()
+
+
+def called_by(program, path):
+    if not program.endswith('.sh'):
+        return ()
+    tree = path[:-len(program)]
+    return tuple(os.path.join(tree, name) for name in ('train_gpt2', 'sample_gpt2', 'evaluate', 'tokenize', 'inspect', 'export_gguf', 'export_llmc'))
 
 
 def tests_in(program_name):
     """The names of the tests of a program, in the order in which it runs them."""
-    path = [path for folder in ('', 'dev/cuda_on_cpu/') for path in glob.glob(f'{folder}{program_name}.cu')][0]
+    if program_name.endswith('.sh'):
+        return [os.path.basename(program_name)[:-3]]
+    name = program_name.replace('test_gpt2_gradient', 'test_gpt2')
+    path = [path for folder in ('', 'dev/cuda_on_cpu/') for suffix in ('cu', 'c') for path in glob.glob(f'{folder}{name}.{suffix}')][0]
     with open(path) as file:
         return re.findall(r'^\s*RUN\((\w+)\);', file.read(), re.M)
 
@@ -165,7 +195,7 @@ class Survey:
 
     def __init__(self, work, programs, options):
         self.path, self.longest, self.lock = os.path.join(work, 'survey.jsonl'), options.seconds, threading.Lock()
-        self.hashes = {program: hash_of_file(path) for program, path in programs.items()}
+        self.hashes = {program: hash_of_file(path, *called_by(program[1], path)) for program, path in programs.items()}
         self.known = {entry['key']: entry for entry in read_lines(self.path)}
         wanted = [Run(*program, test) for program in programs for test in tests_in(program[1])]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -190,7 +220,7 @@ class Survey:
             if outcome.status and not is_missing and not has_run_out_of_time(outcome):
                 sys.exit(f'mutants: {path}: {run.test} fails without a mutant:\n{outcome.output[-1000:]}')
             print(f'{run.build} {run.program} {run.test}: {outcome.seconds:.1f} s', flush=True)
-            lines = [tuple(map(int, line.split())) for line in noted]
+            lines = [tuple(map(int, line.split())) for line in noted if re.fullmatch(r'\d+ \d\n', line)]  # the others were cut
         entry = {'key': self.key(run), 'seconds': outcome.seconds, 'ended': is_missing or outcome.status == 0,
                  'reached': [number for number, how in lines if how == 1], 'floats': [number for number, how in lines if how == 2]}
         with self.lock:
@@ -291,9 +321,10 @@ def write_table(path, judged, all_mutants, equivalents, options):
     kinds = sorted({mutant.kind for mutant, _ in judged})
     minutes = sum(entry['seconds'] for _, entry in judged) / 60
     with open(path, 'w') as file:
-        file.write('# Do the tests notice a broken kernel?\n\n'
-                   f'What `make test-mutants` found ([README.md](README.md) says what it does), with the tests {", ".join(options.test.split(","))} '
-                   f'in the builds {", ".join(options.builds.split(","))}; {minutes:.0f} minutes of CPU time for the mutants. ' +
+        builds = f' in the builds {", ".join(options.builds.split(","))}' if options.language != 'C' else ''
+        file.write(f'# Do the tests notice a broken {"kernel" if builds else "line of C"}?\n\n'
+                   f'What `make test-mutants{"" if builds else "-c"}` found ([README.md](README.md) says what it does), with the tests '
+                   f'{", ".join(options.test.split(","))}{builds}; {minutes:.0f} minutes of CPU time for the mutants. ' +
                    (f'A sample of {options.sample} of {all_mutants} mutants (`--sample {options.sample} --seed {options.seed}`), without those '
                       'of floats. ' if options.sample else '') + 'The cells say how many were killed of how many.\n\n')
         file.write('| file | ' + ' | '.join(kinds) + ' | all | killed |\n|---' + '|---:' * (len(kinds) + 2) + '|\n')
@@ -329,10 +360,10 @@ def report(judged, all_mutants, options):
     wrong = set(equivalents) - {mutant.identity() for mutant, _ in alive}
     for identity in sorted(wrong & {mutant.identity() for mutant, _ in judged}):
         print(f'killed, but listed in {os.path.relpath(EQUIVALENT)}: {identity}')
-    write_table(options.table or os.path.join(options.build, 'mutants', 'table.md'), judged, all_mutants, equivalents, options)
+    write_table(options.table or os.path.join(options.build, 'mutants' if options.language == 'kernel' else 'mutants_c', 'table.md'), judged, all_mutants, equivalents, options)
     share = share_killed(judged)
     print(f'{len(judged)} mutants, {len(judged) - len(alive)} killed ({100 * share:.1f}%), {len(alive) - len(unexplained)} survivors explained, {len(unexplained)} not')
-    return share >= WANTED_SHARE and not unexplained
+    return share >= WANTED_SHARE[options.language] and not unexplained
 
 
 def parse_arguments():
@@ -349,7 +380,11 @@ def parse_arguments():
     parser.add_argument('--list', action='store_true', help='only list the mutants')
     parser.add_argument('--table', help='where to write the table, BUILD/mutants/table.md')
     parser.add_argument('--build', default=os.environ.get('BUILD', 'build'))
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.language = 'C' if options.files[0].endswith('.c') else 'kernel'
+    if options.language == 'C':
+        options.builds = 'c'
+    return options
 
 
 def sample_of(mutants, options):
@@ -368,7 +403,7 @@ def main():
     if options.list:
         print('\n'.join(map(str, chosen)))
         return 0
-    work = os.path.join(options.build, 'mutants')
+    work = os.path.join(options.build, 'mutants' if options.language == 'kernel' else 'mutants_c')
     plant_tree(os.path.join(work, 'tree'), mutants, options.build)
     wanted = [(build, test) for build in options.builds.split(',') for test in options.test.split(',')]
     programs = make_programs(os.path.join(work, 'tree'), wanted, options.jobs)

@@ -1,0 +1,64 @@
+// Encoding any bytes and going back, with a vocabulary trained here: tokens stand for the text; an encoder that
+// remembers gives the same tokens, also the second time; and a text's pieces can be counted, which takes long and is
+// done for some.
+#define _GNU_SOURCE
+#include "fuzz.h"
+#include "memory_files.h"
+#include "dataloader/tokenizer.h"
+#include "dataloader/tokenizer_train.h"
+
+static const char text_to_learn[] =
+    "Once upon a time there was a little fox who didn't like the rain. \"It's wet,\" said the fox; they'll say so "
+    "too!\n\n"
+    "In 1234 or 2026 the others' houses (there were 3,141 of them) stood... Where? Na\xc3\xafve caf\xc3\xa9s, "
+    "\xe4\xbd\xa0\xe5\xa5\xbd\xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\xa6\x8a\xf0\x9f\xa6\x8a the fox, the fox, the foxes.   "
+    "\t\n"
+    "little little little little rain rain rain rain they'll they'll don't don't 1234 1234 1234 aaaaaaaa aaaa aa\n";
+
+static Tokenizer *learn(void) {
+    PieceCounts *counts = piece_counts_create();
+    Tokenizer *tokenizer;
+    Error error;
+    piece_counts_add(counts, text_to_learn, sizeof text_to_learn - 1);
+    EXPECT(tokenizer_train(counts, 330, "vocabulary", &error) == 0);
+    EXPECT(tokenizer_load(&tokenizer, "vocabulary", 0, &error) == 0);
+    piece_counts_free(counts);
+    memory_files_clear();
+    return tokenizer;
+}
+
+static void check_text(const Tokenizer *tokenizer, const uint32_t *tokens, size_t count, const uint8_t *text,
+                       size_t size) {
+    size_t at = 0, bytes;
+    for (size_t i = 0; i < count; i++, at += bytes) {
+        const char *token = tokenizer_token(tokenizer, tokens[i], &bytes);
+        EXPECT(bytes > 0 && bytes <= size - at && !memcmp(token, text + at, bytes));
+    }
+    EXPECT(at == size);
+}
+
+static void count_pieces(const char *text, size_t size) {
+    PieceCounts *counts = piece_counts_create();
+    piece_counts_add(counts, text, size);
+    EXPECT(piece_counts_different(counts) <= size);
+    piece_counts_free(counts);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static Tokenizer *tokenizer;
+    static TokenizerEncoder *encoder;
+    if (!tokenizer) encoder = tokenizer_encoder_create(tokenizer = learn());
+    uint32_t *tokens = NULL, *others = NULL;
+    size_t capacity = 0, room = 0;
+    char *text = memcpy(malloc(size + 1), data, size);
+    size_t count = tokenizer_encode(tokenizer, text, size, &tokens, &capacity);
+    check_text(tokenizer, tokens, count, data, size);
+    size_t first = tokenizer_encoder_append(encoder, text, size, &others, 0, &room);
+    size_t both = tokenizer_encoder_append(encoder, text, size, &others, first, &room);
+    EXPECT(first == count && both == 2 * count);
+    EXPECT(count == 0 || (!memcmp(tokens, others, count * sizeof *tokens) &&
+                          !memcmp(tokens, others + count, count * sizeof *tokens)));
+    if (size % 64 == 0) count_pieces(text, size);
+    free(text), free(tokens), free(others);
+    return 0;
+}
