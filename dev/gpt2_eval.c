@@ -2,7 +2,8 @@
 //
 //   build/dev/gpt2_eval --model DIRECTORY --in IN.safetensors --out OUT.safetensors
 //
-// IN holds `tokens` (B,T), of any integer type; OUT receives `logits` (B,T,V), float32.
+// IN holds `tokens` (B,T), of any integer type; OUT receives `logits` (B,T,V), float32. build/dev/gpt2_eval_double is
+// the same in double precision: the weights are the checkpoint's floats, everything that is computed and OUT float64.
 #define GPT2_MODEL_ONLY
 #include "train_gpt2.c"
 
@@ -50,6 +51,26 @@ static int read_tokens(int **tokens, int *B, int *T, const char *path, const GPT
     return failed ? -1 : 0;
 }
 
+// A checkpoint is read as floats, which lie at the beginning of where the numbers belong: the last one moves first.
+static void widen(real *values, size_t count) {
+    for (size_t i = count; i-- > 0;) {
+        float value;
+        memcpy(&value, (const char *)values + i * sizeof value, sizeof value);
+        values[i] = value;
+    }
+}
+
+static void widen_model(const ModelTensors *model) {
+    for (int i = 0; i < model->count; i++) widen(model->parameters[i].value, model->parameters[i].count);
+    for (int l = 0; l < model->config.L; l++) {
+        const StackEntry *entry = attention_stack_layer(&model->stack, l);
+        AttentionTensor constants[ATTENTION_TENSORS_MAX];
+        size_t total;
+        int n = attention_constants(entry->attention, &entry->config, constants, &total);
+        for (int i = 0; i < n; i++) widen(model->constants[l] + constants[i].offset, constants[i].count);
+    }
+}
+
 static int load_model(GPT2 *model, int **tokens, int *B, int *T, const Files *files, Error *error) {
     Checkpoint checkpoint;
     GPT2Config config;
@@ -61,6 +82,7 @@ static int load_model(GPT2 *model, int **tokens, int *B, int *T, const Files *fi
         gpt2_create(model, &config, &stack, 0, 0, TRAINS, RECOMPUTE_NONE); // has activations
         ModelTensors tensors = gpt2_to_host(model, HOST_TO_FILL);
         failed = model_read_checkpoint(&tensors, &checkpoint, MODEL_WEIGHTS | MODEL_ATTENTION, error);
+        widen_model(&tensors);
         gpt2_from_host(model, HOST_TO_FILL);
     }
     checkpoint_close(&checkpoint);
@@ -80,7 +102,8 @@ int main(int argc, char **argv) {
     model.batch = (MicroBatch){.inputs = tokens, .B = B, .T = T};
     gpt2_hidden(&model, 0);
     matmul_nt(logits, model.acts.lnf, model.weights.wte, (int)N, (int)V, model.config.C, 0);
-    Tensor tensor = {"logits", DTYPE_F32, 3, {(uint64_t)B, (uint64_t)T, V}, logits};
+    Tensor tensor = {
+        "logits", sizeof(real) == sizeof(double) ? DTYPE_F64 : DTYPE_F32, 3, {(uint64_t)B, (uint64_t)T, V}, logits};
     die_if(safetensors_write(files.out, &tensor, 1, NULL, &error), &error);
     free(logits), free(tokens);
     gpt2_free(&model);

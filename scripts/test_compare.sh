@@ -114,6 +114,63 @@ compare "$work/timed" --attentions softmax elu --seeds 1 --budget 1s --corpus "$
 check_equal "a time budget: exit code" $? 0
 check_contains "n = 1 is said" "n = 1" "$work/timed/results.md"
 
+# ---- rates swept, small files kept, run directories elsewhere
+swept() { # more options
+    compare "$work/swept" --runs "$work/swept_runs" --no-costs "$@"
+}
+swept --attentions softmax elu --seeds 2 --budget 60steps --rates 1e-3,3e-3,1e-2 --sweep-budget 20steps --corpus "$work/data" \
+    --model layers=1,heads=2,width=16,context=32 --jobs 2 -- --positions none
+check_equal "rates: exit code" $? 0
+plan_says() { # expression over the plan
+    python3 -c 'import json, sys; plan = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$work/swept/compare.json" "$1"
+}
+check_equal "rates: the best is taken" "$(plan_says 'all(plan["sweep"][e][r] == min(plan["sweep"][e].values()) for e, r in plan["chosen"].items())')" True
+check_equal "rates: at least three of each" "$(plan_says 'min(len(tried) for tried in plan["sweep"].values()) >= 3')" True
+check_equal "rates: a seed that is not reported" "$(plan_says 'plan["sweep_seed"] not in plan["seeds"]')" True
+elu=elu_lr-$(plan_says 'plan["chosen"]["elu"]')_seed2
+check_contains "rates: every run has its attention's" "--lr $(plan_says 'plan["chosen"]["elu"]') --attention elu" "$work/swept/compare.json"
+check_contains "rates: reported" "## Rates tried" "$work/swept/results.md"
+check_contains "a table with state and recall hits" "| F | state | validation loss |" "$work/swept/results.md"
+check_contains "hits and the rest" "| recall hits | the rest |" "$work/swept/results.md"
+check_equal "no speed of a busy machine" "$(grep -c 'tok/s' "$work/swept/results.md")" 0
+check_equal "a small file of every run" "$(ls "$work/swept/kept" | grep -vc '^sweep_')" 4
+check_contains "with losses by position" '"positions": [[0, 15, ' "$work/swept/kept/$elu.jsonl"
+check_contains "and beyond the training length" '[256, 511, ' "$work/swept/kept/$elu.jsonl"
+check_equal "run directories elsewhere" "$(ls -d "$work"/swept/*/ | wc -l) $([ -d "$work/swept_runs/$elu" ] && echo there)" "1 there"
+cp "$work/swept/results.json" "$work/before.json"
+rm -r "$work/swept_runs" # as on another machine, which has the small files alone
+swept
+check_contains "small files are enough" "4 of 4 runs are finished already" "$work/out"
+same_rows() {
+    python3 -c 'import json, sys; a, b = ([(r["label"], r["loss"], r["hits"]) for r in json.load(open(p))["rows"]] for p in sys.argv[1:]); print(a == b)' "$@"
+}
+check_equal "and show the same" "$(same_rows "$work/before.json" "$work/swept/results.json")" True
+rm "$work/swept/kept/$elu.jsonl"
+swept
+check_contains "only what is missing is trained" "3 of 4 runs are finished already" "$work/out"
+check_equal "to the same loss" "$(same_rows "$work/before.json" "$work/swept/results.json")" True
+swept --attentions softmax elu uniform
+check_equal "an attention more" "$(ls "$work/swept/kept" | grep -c '^uniform_') $(ls "$work/swept_runs" | grep -c '^softmax')" "2 0"
+
+# ---- one that diverges at a large rate is a result of the sweep
+compare "$work/steep" --attentions elu --seeds 5, --budget 30steps --rates 1e0,3e0,1e1 --corpus "$work/data" \
+    --model layers=1,heads=2,width=16,context=32 --jobs 2 --no-costs -- --clip 0 --warmup 1 --beta2 0 --adam-eps 1e-30 --weight-decay 100
+check_equal "a run whose loss is not finite: exit code" $? 1
+check_contains "a rate at which the loss is not finite" '"type": "failed"' "$work/steep/kept/sweep_elu_lr-1e1_seed6.jsonl"
+check_equal "a reported run is tried again" "$(ls "$work/steep/kept" | grep -vc '^sweep_')" 0
+
+# ---- a folder of text
+mkdir -p "$work/letters/old" && cp "$work/data/train.txt" "$work/letters/old/one.txt" && echo "A short note." >"$work/letters/two.md"
+compare "$work/text" --attentions softmax uniform --seeds 1 --budget 5steps --corpus "$work/letters" \
+    --model layers=1,heads=2,width=16,context=32 --jobs 2 --no-costs
+check_equal "a folder of text: exit code" $? 0
+check_contains "a folder of text: the page" "<!doctype html>" "$work/text/report.html"
+made=$(sed -n 's/ *"data": "\(.*\)",*/\1/p' "$work/text/compare.json")
+check_equal "a folder of text: shards of its own" "$(ls "$made"/*_train_*.bin "$made"/*_val_*.bin | wc -l)" 2
+compare "$work/text"
+check_contains "a folder of text: continued" "2 of 2 runs are finished already" "$work/out"
+case $made in data/letters_*) rm -r "$made" ;; *) fail "a folder of text: its place" "$made" ;; esac
+
 # ---- what is refused
 refused() { # name, expected message, options
     name=$1 expected=$2
@@ -128,8 +185,11 @@ refused "an unknown attention" "expected names among softmax" "$work/new" --atte
 refused "an attention's bad option" "slay:poly=nix" "$work/new" --attentions slay:poly=nix --corpus "$work/data"
 refused "an option of another attention" "softmax:R=2" "$work/new" --attentions softmax:R=2 --corpus "$work/data"
 refused "a budget without a unit" "expected a number and a unit" "$work/new" --budget 600
-refused "no shards" "expected token shards" "$work/new" --corpus "$work"
-refused "no corpus" "expected stories, austen, enwik8 or a directory" "$work/new" --corpus nowhere
+mkdir "$work/empty"
+refused "no shards" "expected token shards" "$work/new" --corpus "$work/empty"
+refused "one rate" "at least three neighbours" "$work/new" --rates 1e-3
+refused "a rate besides the sweep's" "expected no --lr after --" "$work/new" --rates 1e-3,3e-3,1e-2 -- --lr 1e-3
+refused "no corpus" "expected stories, austen, enwik8, a directory of shards or a folder of text" "$work/new" --corpus nowhere
 refused "a directory of something else" "no comparison" "$work/data"
 echo '{"attentions": ["x"]}' >"$work/new/compare.json"
 refused "a damaged plan" "expected the settings of a comparison" "$work/new"

@@ -1,9 +1,11 @@
 // The linear attentions against this project's softmax, against their own length, and in memory:
 //
-//   build/dev/bench/bench_attention_linear [speed] [growth] [memory] [step]     (all of them when none is named)
+//   build/dev/bench/bench_attention_linear [speed] [limit] [growth] [memory] [step]    (all of them when none is named)
 //
 //   speed    forward + backward at 12 heads of 64: softmax and slay in turns, by length; the rate of slay's products
 //            beside that of a loop of multiplications without any memory
+//   limit    the least that slay could take: its products with operands from the cache, what makes its features, and
+//            its inputs and outputs read and written once a walk, each alone; beside slay itself and softmax
 //   growth   forward with its projections, embed 256 in 8 heads, from T = 16384 to 131072: eight times the length
 //            should take eight times the time
 //   memory   peak resident set of slay at T = 131072, forward and with backward, inputs and outputs included
@@ -12,12 +14,14 @@
 // Everything that is compared runs in turns: on a shared machine both sides suffer alike. Times are wall-clock times,
 // with OMP_NUM_THREADS threads.
 #include "attention/attention.h"
+#include "attention/linear_tile.h"
 #include "attention/registry.h"
 #include "core/base/error.h"
 #include "core/math/matmul.h"
 #include "core/base/memory.h"
 #include "core/base/progress.h"
 #include "core/base/random.h"
+#include "core/base/vector_math.h"
 #include "dev/bench/peak.h"
 #include "dev/bench/turns.h"
 
@@ -120,6 +124,165 @@ static void bench_speed(void) {
     compare_speed(4096, 9, 5);
     compare_speed(16384, 3, 20);
     measure_rate(2048, 15);
+}
+
+// ---- limit
+
+enum { BLOCK = 96 }; // features of a block of the state, as linear_core.c has them
+
+typedef struct { // operands of one tile, all of which stay in the cache
+    real *rows, *others, *phi, *out, *state;
+} Operands;
+
+// A tile's products with a state of F features: `reads` that add to rows, `gradients` that give features, `updates`.
+static void multiply_with_state(Operands at, int F, int HS, int reads, int gradients, int updates) {
+    for (int from = 0; from < F; from += BLOCK) {
+        real *state = at.state + (size_t)from * HS;
+        for (int i = 0; i < reads; i++)
+            tile_multiply(at.out, HS, (TileLeft){at.phi, 1, TILE}, state, HS, TILE, HS, BLOCK, 1, TILE_FULL);
+        for (int i = 0; i < gradients; i++)
+            tile_multiply(at.phi, TILE, (TileLeft){state, HS, 1}, at.rows, TILE, BLOCK, TILE, HS, 0, TILE_FULL);
+        for (int i = 0; i < updates; i++)
+            tile_multiply(state, HS, (TileLeft){at.phi, TILE, 1}, at.others, HS, BLOCK, HS, TILE, 1, TILE_FULL);
+    }
+}
+
+// A tile's products with itself, of which half is wanted: `dots` of rows' vectors `depth` long, `sums` of such vectors.
+static void multiply_pairs(Operands at, int depth, int dots, int sums) {
+    for (int i = 0; i < dots; i++)
+        tile_multiply(at.out, TILE, (TileLeft){at.others, 1, TILE}, at.rows, TILE, TILE, TILE, depth, 0, TILE_C_UPPER);
+    for (int i = 0; i < sums; i++)
+        tile_multiply(at.out, TILE, (TileLeft){at.others, TILE, 1}, at.rows, TILE, depth, TILE, TILE, 1, TILE_B_UPPER);
+}
+
+// All products of one tile of 64 rows, forward and in the two walks backward. At one end of a sequence or the other
+// there is no state yet, or nobody reads it any more: half of the products at each, as if there were one tile less.
+static void multiply_tile(Operands at, const AttentionConfig *c, int has_state) {
+    int outer = c->R * c->M, projections = outer + c->P, HS = c->HS;
+    if (has_state) multiply_with_state(at, outer * c->P, HS, 2, 2, 3);
+    for (int i = 0; i < 6; i++) // the projections of queries and keys
+        tile_multiply(at.out, TILE, (TileLeft){at.others, HS, 1}, at.rows, TILE, projections, TILE, HS, 0, TILE_FULL);
+    for (int i = 0; i < 2; i++) // their gradients
+        tile_multiply(at.out, TILE, (TileLeft){at.others, 1, HS}, at.rows, TILE, HS, TILE, projections, 0, TILE_FULL);
+    multiply_pairs(at, outer, 3, 2);
+    multiply_pairs(at, c->P, 3, 2);
+    multiply_pairs(at, HS, 2, 2); // <dout, v> in both walks; out and dv
+}
+
+// Milliseconds of the products of `tiles` tiles, which the threads share.
+static double time_products(const AttentionConfig *c, int tiles) {
+    size_t tile = (size_t)TILE * BLOCK, state = (size_t)c->R * c->M * c->P * (size_t)c->HS, each = 4 * tile + state;
+    real *base = numbers(each * (size_t)omp_get_max_threads(), 10);
+    memset(base, 0, each * (size_t)omp_get_max_threads() * sizeof(real)); // sums that stay in range
+    double start = clock_seconds();
+#pragma omp parallel
+    {
+        real *own = base + each * (size_t)omp_get_thread_num();
+        Operands at = {own, own + tile, own + 2 * tile, own + 3 * tile, own + 4 * tile};
+#pragma omp for
+        for (int i = 0; i < tiles; i++) multiply_tile(at, c, i % (c->T / TILE) > 0);
+    }
+    double ms = 1e3 * (clock_seconds() - start);
+    free(base);
+    return ms;
+}
+
+// What it takes besides to make the features of a tile of queries or keys: x (HS, TILE) turned round and divided by its
+// norm, and an exponential for each projection.
+static void make_features(const real *x, real *restrict turned, real *restrict y, const AttentionConfig *c) {
+    real sums[TILE] = {0};
+    tile_transpose(turned, TILE, x, c->HS, TILE, c->HS, 0);
+    for (int d = 0; d < c->HS; d++)
+        for (int i = 0; i < TILE; i++) sums[i] += turned[d * TILE + i] * turned[d * TILE + i];
+    for (int i = 0; i < TILE; i++) sums[i] = 1 / real_sqrt(sums[i]);
+    for (int d = 0; d < c->HS; d++)
+        for (int i = 0; i < TILE; i++) turned[d * TILE + i] *= sums[i];
+    for (int e = 0; e < c->R * c->M; e++)
+        for (int i = 0; i < TILE; i++) y[e * TILE + i] = real_exp(turned[e % c->HS * TILE + i]);
+}
+
+// phi (96, TILE) = outer (x) inner, a block at a time as the products want it.
+static void make_phi(real *phi, const real *outer, const real *inner, const AttentionConfig *c) {
+    for (int e = 0; e < c->R * c->M; e++)
+        for (int p = 0; p < c->P; p++) {
+            real *restrict product = phi + (e * c->P + p) % BLOCK * TILE;
+            for (int i = 0; i < TILE; i++) product[i] = outer[e * TILE + i] * inner[p * TILE + i];
+        }
+}
+
+// Milliseconds of both for as many tiles: features of queries and keys three times each, phi in five of seven products;
+// and dout turned round in two walks, dq and dk once each.
+static double time_features(const AttentionConfig *c, int tiles) {
+    size_t size = (size_t)TILE * (size_t)max_int(BLOCK, max_int(c->HS, c->R * c->M)), each = 4 * size;
+    real *base = numbers(each * (size_t)omp_get_max_threads(), 11);
+    double start = clock_seconds();
+#pragma omp parallel
+    {
+        real *x = base + each * (size_t)omp_get_thread_num(), *turned = x + size, *y = turned + size, *phi = y + size;
+#pragma omp for
+        for (int i = 0; i < tiles; i++) {
+            for (int side = 0; side < 6; side++) make_features(x, turned, y, c);
+            for (int product = 0; product < 5; product++) make_phi(phi, y, turned, c);
+            for (int other = 0; other < 4; other++) tile_transpose(turned, TILE, x, c->HS, TILE, c->HS, 0);
+        }
+    }
+    double ms = 1e3 * (clock_seconds() - start);
+    free(base);
+    return ms;
+}
+
+// Milliseconds of reading the inputs in every walk and of writing the outputs, in the order in which they lie.
+static double time_memory(Bench *b) {
+    size_t rows = (size_t)b->config.B * (size_t)b->config.T, C = (size_t)b->config.C;
+    double start = clock_seconds();
+#pragma omp parallel
+    {
+        Vector sum = {0};
+        for (int walk = 0; walk < 3; walk++) {
+#pragma omp for nowait
+            for (size_t i = 0; i < rows; i++) {
+                for (size_t c = 0; c < 3 * C; c += LANES) sum += *(Vector *)(b->qkv + i * 3 * C + c);
+                for (size_t c = 0; walk && c < C; c += LANES)
+                    sum += *(Vector *)(b->dout + i * C + c) + *(Vector *)(b->out + i * C + c);
+            }
+        }
+#pragma omp for
+        for (size_t i = 0; i < rows; i++) {
+            for (size_t c = 0; c < 3 * C; c += LANES) *(Vector *)(b->dqkv + i * 3 * C + c) = sum;
+            for (size_t c = 0; c < C; c += LANES) *(Vector *)(b->out + i * C + c) = sum;
+        }
+    }
+    return 1e3 * (clock_seconds() - start);
+}
+
+static void compare_limit(int T, int turns) {
+    Bench softmax = bench_open("softmax", T, 12, 64, 1), slay = bench_open("slay", T, 12, 64, 1);
+    double parts[3][TURNS_MAX], least[TURNS_MAX], slay_ms[TURNS_MAX], softmax_ms[TURNS_MAX];
+    int tiles = 12 * T / TILE;
+    char work[64];
+    run(&slay);
+    for (int i = 0; i < turns; i++) {
+        slay_ms[i] = run(&slay), softmax_ms[i] = run(&softmax);
+        parts[0][i] = time_products(&slay.config, tiles);
+        parts[1][i] = time_features(&slay.config, tiles);
+        parts[2][i] = time_memory(&slay);
+        least[i] = parts[0][i] + parts[1][i] + parts[2][i];
+    }
+    printf("T=%d: products %.2f ms, features %.2f ms, memory %.2f ms\n", T, median(parts[0], turns),
+           median(parts[1], turns), median(parts[2], turns));
+    snprintf(work, sizeof work, "slay's parts alone, T=%d", T);
+    report_turns((Comparison){work, "ms", "slay itself", 0}, least, slay_ms, turns, 0);
+    report_turns((Comparison){work, "ms", "slay.c softmax", 0}, least, softmax_ms, turns, 0);
+    bench_close(&softmax);
+    bench_close(&slay);
+}
+
+static void bench_limit(void) {
+    printf("forward + backward, 12 heads of 64, B = 1, %d threads: what is left when only parts are done\n",
+           omp_get_max_threads());
+    compare_limit(1024, 15);
+    compare_limit(4096, 9);
+    compare_limit(16384, 3);
 }
 
 // ---- growth
@@ -251,12 +414,16 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"memory", bench_memory}, {"speed", bench_speed}, {"growth", bench_growth}, {"step", bench_step}};
+    } parts[] = {{"memory", bench_memory},
+                 {"speed", bench_speed},
+                 {"limit", bench_limit},
+                 {"growth", bench_growth},
+                 {"step", bench_step}};
     error_set_program(argv[0]);
     for (int i = 1; i < argc; i++) {
         int known = 0;
         for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) known |= strcmp(argv[i], parts[p].name) == 0;
-        if (!known) die("unknown part %s; there are memory, speed, growth and step", argv[i]);
+        if (!known) die("unknown part %s; there are memory, speed, limit, growth and step", argv[i]);
     }
     for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) { // memory first: its processes inherit what is in use
         int wanted = argc == 1;

@@ -6,9 +6,10 @@
 // T = from, 2 from, ... to, a process of its own runs the forward pass, and up to --backward-to forward and backward,
 // repeatedly for S seconds (at least once after a warm-up), and reports the median and its peak memory. A line each:
 //
-//   attention <tab> T <tab> forward ms <tab> forward + backward ms <tab> forward MB <tab> forward + backward MB
+//   attention, T, forward ms, forward + backward ms, forward MB, forward + backward MB, F
 //
-// with "-" for what was not measured. dev/bench/scaling_page.py makes the table, the plot and the JSON from it.
+// with tabs between them, "-" for what was not measured and for the feature width F of quadratic attentions.
+// dev/bench/scaling_page.py makes the tables, the plot and the JSON from it.
 #include "attention/attention.h"
 #include "core/base/error.h"
 #include "core/math/matmul.h"
@@ -17,6 +18,7 @@
 #include "core/base/progress.h"
 #include "core/base/random.h"
 #include "core/base/threads.h"
+#include "dev/feature_width.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,9 +43,13 @@ static real *numbers(size_t count, uint64_t key) {
     return block;
 }
 
+static AttentionConfig config_of(int T) {
+    return (AttentionConfig){.B = 1, .T = T, .C = EMBED, .NH = HEADS, .max_T = T, .seed = 1};
+}
+
 static Layer layer_open(const Attention *attention, int T, int backward) {
     size_t C = EMBED, rows = (size_t)T * C;
-    Layer l = {.attention = attention, .config = {.B = 1, .T = T, .C = EMBED, .NH = HEADS, .max_T = T, .seed = 1}};
+    Layer l = {.attention = attention, .config = config_of(T)};
     Error error;
     die_if(attention_configure(attention, &l.config, NULL, &error), &error);
     l.constants = numbers(attention_constant_count(attention, &l.config), 1);
@@ -91,12 +97,11 @@ static Measurement measure_here(const Attention *attention, int T, int backward,
     double times[RUNS_MAX], end;
     int runs = 0;
     Layer layer = layer_open(attention, T, backward);
-    double warm_up = layer_run(&layer);
+    layer_run(&layer); // warms up
     end = clock_seconds() + seconds;
-    if (warm_up > 1e3 * seconds) times[runs++] = warm_up; // so long that a warm-up makes no difference
     while (runs < 1 || (clock_seconds() < end && runs < RUNS_MAX)) times[runs++] = layer_run(&layer);
     qsort(times, (size_t)runs, sizeof *times, ascending);
-    return (Measurement){times[runs / 2], (double)memory_peak_bytes() / 1e6};
+    return (Measurement){(times[(runs - 1) / 2] + times[runs / 2]) / 2, (double)memory_peak_bytes() / 1e6};
 }
 
 // In a process of its own: a peak of memory does not come down again.
@@ -125,15 +130,24 @@ typedef struct {
     float seconds;
 } Range;
 
+static int width_of(const Attention *attention) {
+    AttentionConfig config = config_of(1);
+    Error error;
+    die_if(attention_configure(attention, &config, NULL, &error), &error);
+    return feature_width(attention, &config);
+}
+
 static void measure_lengths(const Attention *attention, const Range *range) {
+    char F[16] = "-";
     for (int T = range->from; T <= range->to; T *= 2) {
+        if (width_of(attention)) snprintf(F, sizeof F, "%d", width_of(attention));
         Measurement forward = measure(attention, T, 0, range->seconds);
         printf("%s\t%d\t%.4f\t", attention->name, T, forward.ms);
         if (T <= range->backward_to) {
             Measurement both = measure(attention, T, 1, range->seconds);
-            printf("%.4f\t%.1f\t%.1f\n", both.ms, forward.megabytes, both.megabytes);
+            printf("%.4f\t%.1f\t%.1f\t%s\n", both.ms, forward.megabytes, both.megabytes, F);
         } else {
-            printf("-\t%.1f\t-\n", forward.megabytes);
+            printf("-\t%.1f\t-\t%s\n", forward.megabytes, F);
         }
         fflush(stdout);
     }

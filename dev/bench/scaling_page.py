@@ -3,8 +3,9 @@
 
     dev/bench/scaling_page.py MEASURED.tsv... --out docs/results/attention_scaling
 
-writes attention_scaling.md (tables of time and memory by length, crossovers with softmax), .svg (both against length on
-logarithmic axes) and .json (the rows, for scripts/report). Of two measurements of one thing the later file's counts.
+writes attention_scaling.md (tables of time, tokens per second and memory by length with each one's feature width, growth,
+crossovers with softmax, the paper's figures), .svg (time and memory against length on logarithmic axes) and .json (the rows,
+for scripts/report). Of two measurements of one thing the later file's counts.
 """
 import argparse
 import json
@@ -12,10 +13,20 @@ import math
 import os
 import sys
 
-FIELDS = ("forward_ms", "forward_backward_ms", "forward_mb", "forward_backward_mb")
-COLOURS = {"softmax": "#222222", "yat": "#d55e00", "yat-spherical": "#e69f00", "uniform": "#999999", "elu": "#56b4e9",
-           "cosformer": "#009e73", "favor": "#0072b2", "rff": "#cc79a7", "slay": "#b2182b"}
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+from compare_lib.page import ACCENTS, OTHER_ACCENT  # noqa: E402  (after the path is set)
+
+FIELDS = ("forward_ms", "forward_backward_ms", "forward_mb", "forward_backward_mb", "F")
 QUADRATIC = ("softmax", "yat", "yat-spherical")
+# An A100: milliseconds and MB at 16384 / 131072 tokens.
+PAPER = {"softmax": ("85.6 / out of memory", "16746 / -"), "yat-spherical": ("141.4 / out of memory", "41323 / -"),
+         "elu": ("18.8 / 147.6", "1642 / 13066"), "cosformer": ("35.3 / 291", "2746 / 21900"),
+         "favor": ("19.4 / 155", "2267 / 18062"), "slay": ("19.0 / 149.6", "314 / 2442")}
+
+
+def colour(name):
+    return ACCENTS.get(name, OTHER_ACCENT)[0]
 
 
 def read_measurements(paths):
@@ -53,12 +64,45 @@ def number(value):
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def table(rows, field, title):
+def width(row):
+    """F; "-" for quadratic attentions, which have none."""
+    found = next(iter(row.values()), {}).get("F")
+    return "-" if found is None else f"{found:.0f}"
+
+
+def table(rows, title, value):
+    """`value` of (length, measurements) for each attention and length."""
     lengths = sorted({T for row in rows.values() for T in row})
-    text = f"**{title}**\n\n| | " + " | ".join(str(T) for T in lengths) + " |\n|---|" + "---:|" * len(lengths) + "\n"
+    text = f"**{title}**\n\n| | F | " + " | ".join(str(T) for T in lengths) + " |\n|---|---:|" + "---:|" * len(lengths) + "\n"
     for name, row in rows.items():
-        text += f"| {name} | " + " | ".join(number(row.get(T, {}).get(field)) for T in lengths) + " |\n"
+        text += f"| {name} | {width(row)} | " + " | ".join(number(value(T, row[T]) if T in row else None) for T in lengths) + " |\n"
     return text
+
+
+def rate(T, measured):
+    """Thousands of tokens per second."""
+    return T / measured["forward_backward_ms"] if measured["forward_backward_ms"] else None
+
+
+def growth_table(rows, start=16384, end=131072):
+    """How many times as long `end` tokens take as `start`: 8 would be linear, 64 quadratic."""
+    text = f"**Time of {end} tokens over that of {start}** (linear would be {end // start}, quadratic {(end // start) ** 2})\n\n"
+    text += "| | F | forward | forward + backward |\n|---|---:|---:|---:|\n"
+    for name, row in rows.items():
+        pairs = [(row.get(start, {}).get(field), row.get(end, {}).get(field)) for field in FIELDS[:2]]
+        if any(all(pair) for pair in pairs):
+            text += f"| {name} | {width(row)} | " + " | ".join(number(b / a) if a and b else "-" for a, b in pairs) + " |\n"
+    return text
+
+
+def paper_table(rows):
+    """The paper's figures beside these, which are of another machine."""
+    text = "**The paper's layer on an A100, 16384 / 131072 tokens, beside this machine's** (forward)\n\n"
+    text += "| | F | the paper's ms | ms here | the paper's MB | MB here |\n|---|---:|---:|---:|---:|---:|\n"
+    for name, (ms, megabytes) in PAPER.items():
+        here = [" / ".join(number(rows.get(name, {}).get(T, {}).get(field)) for T in (16384, 131072)) for field in ("forward_ms", "forward_mb")]
+        text += f"| {name} | {width(rows.get(name, {}))} | {ms} | {here[0]} | {megabytes} | {here[1]} |\n"
+    return text + "\nThe paper's SLAY has F = 1024 there and FAVOR+ 64; its quadratic attentions store the T x T matrix, ours do not.\n"
 
 
 def crossover_table(rows):
@@ -115,7 +159,7 @@ class Panel:
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
             dash = ' stroke-dasharray="5 3"' if name == "uniform" else ""
             width = 3 if name in ("slay", "softmax") else 1.6
-            svg += f'<polyline points="{path}" fill="none" stroke="{COLOURS[name]}" stroke-width="{width}"{dash}/>'
+            svg += f'<polyline points="{path}" fill="none" stroke="{colour(name)}" stroke-width="{width}"{dash}/>'
             labels.append((points[-1][1], points[-1][0], name))
         return svg + self.labels(labels)
 
@@ -128,7 +172,7 @@ class Panel:
             previous = -math.inf
             for y, name in names:
                 previous = max(y, previous + 13)
-                svg += f'<text x="{x + 6}" y="{previous + 4:.1f}" class="name" style="fill:{COLOURS[name]}">{name}</text>'
+                svg += f'<text x="{x + 6}" y="{previous + 4:.1f}" class="name" style="fill:{colour(name)}">{name}</text>'
         return svg
 
 
@@ -160,13 +204,14 @@ def main():
         file.write(picture(rows))
     with open(options.out + ".md", "w") as file:
         file.write("# One attention layer by sequence length\n\nEmbed 256 in 8 heads, batch 1, causal, projections included, "
-                   "default options, fp32. Made by `build/dev/bench/bench_attention_scaling` and `dev/bench/scaling_page.py`. "
+                   "default options, fp32; F is the feature width. Made by `build/dev/bench/bench_attention_scaling` and `dev/bench/scaling_page.py`. "
                    f"{options.machine}\n\n![time and memory against length]({name}.svg)\n\n"
-                   + table(rows, "forward_ms", "Forward, ms") + "\n"
-                   + table(rows, "forward_backward_ms", "Forward and backward, ms") + "\n"
-                   + table(rows, "forward_mb", "Peak memory of the process, forward, MB") + "\n"
-                   + table(rows, "forward_backward_mb", "Peak memory of the process, forward and backward, MB") + "\n"
-                   + crossover_table(rows))
+                   + table(rows, "Forward, ms", lambda T, v: v["forward_ms"]) + "\n"
+                   + table(rows, "Forward and backward, ms", lambda T, v: v["forward_backward_ms"]) + "\n"
+                   + table(rows, "Forward and backward, thousands of tokens per second", rate) + "\n"
+                   + table(rows, "Peak memory of the process, forward, MB", lambda T, v: v["forward_mb"]) + "\n"
+                   + table(rows, "Peak memory of the process, forward and backward, MB", lambda T, v: v["forward_backward_mb"]) + "\n"
+                   + growth_table(rows) + "\n" + crossover_table(rows) + "\n" + paper_table(rows))
 
 
 if __name__ == "__main__":

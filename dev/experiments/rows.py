@@ -1,4 +1,5 @@
 """What is compared: a name for each attention with its options. Rows are data; nothing else here knows the mechanisms."""
+from compare_lib import state
 
 # {table: {row: options of train_gpt2}}. The first row of a table is what the others are tested against.
 TABLES = {
@@ -31,6 +32,35 @@ TABLES = {
         "flat J384": "--attention slay --fusion flat --M 384",
     },
 }
+# MQAR at states of several sizes. Rows with the same word before the comma are a mechanism at several sizes: one line in the figure.
+RECALL = {
+    "softmax": "--attention softmax",
+    "uniform": "--attention uniform",
+    "slay": "--attention slay",
+    "elu": "--attention elu",
+    "slay, F 64": "--attention slay --P 8 --R 1 --M 8",
+    "slay recall": "--attention slay --preset recall",
+    "favor": "--attention favor",
+    "softmax, window 64": "--attention softmax --window 64",
+    "yat-spherical": "--attention yat-spherical",
+    "slay+decay": "--attention slay --decay learned",
+    "favor, F 384": "--attention favor --M 384",
+    "slay recall, F 64": "--attention slay --preset recall --P 16",
+    "slay recall, F 1024": "--attention slay --preset recall --P 256",
+    "slay, F 1024": "--attention slay --P 32 --R 2 --M 16",
+    "slay recall learned": "--attention slay --preset recall --learn omega",
+    "slay P32": "--attention slay --P 32 --R 2 --M 6",
+    "slay flat": "--attention slay --fusion flat --M 384",
+    "slay flat, F 64": "--attention slay --fusion flat --M 64",
+    "slay none": "--attention slay --poly none --M 128",
+    "slay hadamard": "--attention slay --fusion hadamard --M 128",
+    "slay exact": "--attention slay --poly exact",
+    "cosformer": "--attention cosformer",
+    "favor exp, F 384": "--attention favor --features exp --M 384",
+    "softmax, window 16": "--attention softmax --window 16",
+    "yat": "--attention yat",
+    "yat softmax": "--attention yat --normalizer softmax",
+}
 LAYERS = {"hybrid 3:1": 4}  # a list of attentions is repeated over the layers: it needs a multiple of these
 
 
@@ -41,7 +71,7 @@ def rows_of(table, layers):
 
 # ---- what decoding keeps
 
-PAPER, RECALL = {"P": 8, "R": 3, "M": 16}, {"P": 96, "R": 1, "M": 4}
+PAPER, RECALL = {"P": 8, "R": 3, "M": 16, "poly": "anchor"}, {"P": 96, "R": 1, "M": 4, "poly": "nystrom"}
 
 
 def options_of(words):
@@ -63,17 +93,16 @@ def attention_of(words):
     return mechanisms(words)[0][0]
 
 
-def feature_width(name, options, size):
-    """F of a linear mechanism with heads of `size`; None for quadratic ones."""
-    if name == "slay":
-        sizes = {**(RECALL if options.get("preset") == "recall" else PAPER), **options}
-        return int(sizes["M"]) if options.get("fusion") == "flat" else int(sizes["P"]) * int(sizes["R"]) * int(sizes["M"])
-    return {"uniform": 1, "elu": size}.get(name)
+def complete(name, options):
+    """With the sizes that train_gpt2 takes where they are not given."""
+    if name == "favor":
+        return {"M": 64, **options}
+    if options.get("fusion") == "flat":
+        return {"R": 1, "poly": "anchor", **options}
+    preset = RECALL if options.get("preset") == "recall" else PAPER
+    return {**preset, "fusion": "tensor", **options}
 
 
 def width_and_state(words, size, T):
     """(F, or None where layers differ or have none; numbers per head and layer that decoding keeps at position T)"""
-    widths = [feature_width(name, options, size) for name, options in mechanisms(words)]
-    states = [width * (size + 1) if width else 2 * size * min(T, int(options.get("window", 0)) or T)
-              for width, (_, options) in zip(widths, mechanisms(words))]
-    return widths[0] if len(set(widths)) == 1 else None, round(sum(states) / len(states))
+    return state.width_and_state([(name, complete(name, options)) for name, options in mechanisms(words)], size, T)

@@ -11,7 +11,9 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [ROOT, os.path.join(ROOT, "scripts")]
-from dev.experiments import chart, measures, mqar, rows, runs, shards, speeds, tasks  # noqa: E402  (after the path is set)
+from compare_lib import losses  # noqa: E402  (after the path is set)
+from compare_lib.losses import Losses  # noqa: E402
+from dev.experiments import chart, mqar, rows, runs, shards, speeds, tasks  # noqa: E402
 
 
 def load_page():
@@ -88,19 +90,19 @@ class MadeUpLosses:
     targets = [-1, 3, 1, 2, 3, 1, 2, 9] * 2
     losses = [0, 1, 2, 3, 4, 5, 6, 7] * 2
     likeliest = [0, 1, 0, 1, 0, 1, 0, 1] * 2
-    counted = measures.Losses.counted
+    counted = Losses.counted
 
 
 class Measures(unittest.TestCase):
     def test_recall_is_over_the_targets_that_count(self):
-        self.assertEqual(measures.recall(MadeUpLosses()), {"accuracy": round(4 / 7, 6), "loss": 4.0})
+        self.assertEqual(losses.recall(MadeUpLosses()), {"accuracy": round(4 / 7, 6), "loss": 4.0})
 
     def test_hits_are_bigrams_seen_before_in_the_row(self):
         """(2,3), (3,1) and (1,2) come again; (2,9) is new, and the second row starts without a past."""
-        self.assertEqual(measures.hits_and_rest(MadeUpLosses()), {"hits": 5.0, "rest": 3.25, "share": round(3 / 7, 6)})
+        self.assertEqual(losses.hits_and_rest(MadeUpLosses()), {"hits": 5.0, "rest": 3.25, "share": round(3 / 7, 6)})
 
     def test_buckets_double(self):
-        found = measures.by_position(MadeUpLosses(), first=2)
+        found = losses.by_position(MadeUpLosses(), first=2)
         self.assertEqual(found, [[0, 1, 1.0, 2], [2, 3, 2.5, 4], [4, 7, 5.5, 8]])
 
 
@@ -154,7 +156,7 @@ class ShortRuns(Scratch):
         words = ["--attention", "elu"]
         self.assertIsNone(runs.train(runs.command_of(task, words, "1e-2", 1), self.path("run")))
         validated = runs.load_run(self.path("run")).final
-        found = measures.recall(task.losses(self.path("run"), task.shard("val4"), "--no-begin", "--loss-tokens", "16000"))
+        found = losses.recall(losses.of_run(self.path("run"), task.shard("val4"), "--no-begin", "--loss-tokens", "16000"))
         self.assertAlmostEqual(found["loss"], validated["loss"], 5)
         self.assertEqual(validated["tokens"], 16000 // 32 * 4)
         result = subprocess.run(["./sample_gpt2", self.path("run"), "--losses", self.path("x"), "--prompt-ids", "1"],

@@ -1,8 +1,10 @@
 """Corpora by name: made or fetched on first use, and given to train_gpt2 as its data options."""
 import glob
+import hashlib
 import json
 import math
 import os
+import re
 import subprocess
 
 from .settings import BadInput
@@ -21,8 +23,27 @@ def prepare(corpus):
             run_script(["scripts/get_corpus.sh", corpus, "--vocab", VOCABULARY[corpus]])
         return data_options(directory)
     if not os.path.isdir(corpus):
-        raise BadInput(f"--corpus: expected stories, austen, enwik8 or a directory of shards, found '{corpus}'")
+        raise BadInput(f"--corpus: expected stories, austen, enwik8, a directory of shards or a folder of text, found '{corpus}'")
+    if not glob.glob(os.path.join(glob.escape(corpus), "*_train_*.bin")) and text_files(corpus):
+        return data_options(prepare_text(corpus))
     return data_options(corpus)
+
+
+def text_files(folder):
+    """The files that scripts/get_corpus.sh takes from a folder."""
+    return sorted(path for ending in ("txt", "md")
+                  for path in glob.glob(os.path.join(glob.escape(folder), "**", "*." + ending), recursive=True))
+
+
+def prepare_text(folder):
+    """Vocabulary and shards of a folder of text, under a name that changes with its files."""
+    facts = [(path, os.path.getsize(path), os.path.getmtime(path)) for path in text_files(folder)]
+    key = hashlib.sha256(json.dumps([os.path.abspath(folder), facts]).encode()).hexdigest()[:8]
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", os.path.basename(os.path.abspath(folder)))
+    directory = os.path.join("data", f"{name}_{key}")
+    if not glob.glob(os.path.join(directory, "*_val_*.bin")):
+        run_script(["scripts/get_corpus.sh", folder, "--vocab", "auto", "--out", directory])
+    return directory
 
 
 def run_script(command):

@@ -89,16 +89,16 @@ class Live:
                 self.states[job.directory], changed = job.state, True
                 word = "began" if job.state == RUNNING else job.state
                 detail = f": {job.reason}" if job.reason else f"  {validation_loss(job)}" if job.state == DONE else ""
-                print(f"{job.entry} seed {job.seed} {word}{detail}", file=self.out, flush=True)
+                print(f"{job.label} seed {job.seed} {word}{detail}", file=self.out, flush=True)
         return changed
 
     def draw(self, training):
-        entries = list(dict.fromkeys(job.entry for job in training.jobs))
+        labels = list(dict.fromkeys(job.label for job in training.jobs))
         seeds = list(dict.fromkeys(job.seed for job in training.jobs))
-        table = {(job.entry, job.seed): cell(job, self.steps) for job in training.jobs}
-        width = max(len(entry) for entry in entries) + 2
+        table = {(job.label, job.seed): cell(job, self.steps) for job in training.jobs}
+        width = max(len(label) for label in labels) + 2
         lines = ["".ljust(width) + "".join(f"seed {seed}".ljust(24) for seed in seeds)]
-        lines += [entry.ljust(width) + "".join(table[entry, seed].ljust(24) for seed in seeds) for entry in entries]
+        lines += [label.ljust(width) + "".join(table[label, seed].ljust(24) for seed in seeds) for label in labels]
         lines += ["", self.status(training) + ("; saving" if training.interrupted else "; Ctrl-C saves")]
         up = f"\033[{self.lines}A" if self.lines else ""
         self.out.write(up + "".join(f"\r{line}\033[K\n" for line in lines))

@@ -31,15 +31,22 @@ def step_lines(steps, level, noise, milliseconds):
     return lines
 
 
-def write_run(directory, attention, seed, level, steps=400, milliseconds=120.0, lines=None, **changes):
-    """A finished run; `lines` replaces everything after the configuration."""
+def measures(level):
+    """As a kept file has them."""
+    buckets = [[0, 15, level + 0.5, 1000], [16, 31, level + 0.1, 1000], [32, 63, level, 2000]]
+    return {"type": "measures", "hits": level - 0.3, "rest": level + 0.1, "share": 0.25, "positions": buckets,
+            "longer": [*buckets, [64, 127, level + 0.2, 4000]]}
+
+
+def write_run(directory, attention, seed, level, steps=400, milliseconds=120.0, lines=None, more=(), **changes):
+    """A finished run; `lines` replaces everything after the configuration, and `more` stands behind it."""
     attention = attention if isinstance(attention, dict) else {"name": attention}
     records = step_lines(steps, level, random.Random(f"{attention['name']} {seed}"), milliseconds)
     records.append({"type": "done", "step": steps, "tokens": 2048 * steps, "seconds": steps * milliseconds / 1e3,
                     "peak_memory_mb": 72.5})
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, "metrics.jsonl"), "w", encoding="utf-8") as file:
-        for record in [configuration(attention, seed, steps=steps, **changes), *(records if lines is None else lines)]:
+        for record in [configuration(attention, seed, steps=steps, **changes), *(records if lines is None else lines), *more]:
             file.write(json.dumps(record) + "\n")
     return directory
 
@@ -67,7 +74,8 @@ def scaling_rows():
 
 def write_comparison(directory, seeds=(1, 2, 3), variants=True):
     """A whole comparison as scripts/compare leaves it."""
-    plan = {"jobs": 2, "threads": 1, "command": "scripts/compare --seeds 3", "runs": {}}
+    plan = {"jobs": 2, "threads": 1, "command": "scripts/compare --seeds 3", "runs": {}, "rates": ["1e-3", "3e-3", "1e-2"],
+            "chosen": {}, "sweep": {}}
     measured = {"decode": {}, "samples": {}, "scaling": scaling_rows(), "notes": [], "prompt": "Jonas and the lost tray",
                 "scaling_shape": "2 heads of 64, one sequence", "speed": {"steps": 12, "threads": 1, "rounds": [{}, {}, {}]}}
     entries = ATTENTIONS + ([("slay:poly=exact,R=2", 0.69), ("slay:poly=nystrom", 0.73)] if variants else [])
@@ -75,8 +83,10 @@ def write_comparison(directory, seeds=(1, 2, 3), variants=True):
         name = entry.partition(":")[0]
         for seed in seeds:
             run = f"{entry.replace(':', '_').replace('=', '-').replace(',', '_')}_seed{seed}"
-            write_run(os.path.join(directory, run), {"name": name, "entry": entry}, seed, level, milliseconds=100.0 + 5 * len(entry))
+            write_run(os.path.join(directory, run), {"name": name, "entry": entry}, seed, level, milliseconds=100.0 + 5 * len(entry),
+                      more=[measures(level + 0.001 * seed)])
             plan["runs"][run] = {"attention": entry, "seed": seed, "command": f"./train_gpt2 --attention {name} --seed {seed}"}
+        plan["chosen"][entry], plan["sweep"][entry] = "3e-3", {"1e-3": level + 0.2, "3e-3": level, "1e-2": None}
         for number, each in enumerate(measured["speed"]["rounds"]):
             each[entry] = (20000.0 - 100 * len(entry)) * (1 + 0.01 * number)
         quadratic = name in ("softmax", "yat", "yat-spherical")

@@ -66,9 +66,8 @@ def add_comparison(source, path):
     runs = plan.get("runs") if isinstance(plan.get("runs"), dict) else {}
     waiting = []
     for name, facts in runs.items():
-        directory = os.path.join(path, os.path.basename(name))
-        facts = facts if isinstance(facts, dict) else {}
-        if not os.path.isdir(directory):
+        facts, directory = facts if isinstance(facts, dict) else {}, run_path(path, plan, os.path.basename(name))
+        if not os.path.exists(directory):
             waiting.append(os.path.basename(name))
             continue
         source.paths.append(directory)
@@ -77,6 +76,37 @@ def add_comparison(source, path):
     if waiting:
         source.left_out.append((path, f"not begun yet: {', '.join(waiting)}"))
     add_measurements(source, path)
+
+
+def rates_of(plans):
+    """{label: {"chosen", "at_the_end", "tried": {rate: loss, None when it diverged}}} of the sweeps; what is odd is passed over."""
+    found = {}
+    for plan in plans:
+        chosen, tried = (plan.get(key) if isinstance(plan.get(key), dict) else {} for key in ("chosen", "sweep"))
+        for label, rate in chosen.items():
+            losses = tried.get(label)
+            if isinstance(losses, dict) and rate in losses and all(re.fullmatch(r"[13]e-?\d", each) for each in losses):
+                ends = min(losses, key=float), max(losses, key=float)
+                found[label] = {"chosen": rate, "at_the_end": rate in ends,
+                                "tried": {each: finite_number(loss) for each, loss in losses.items()}}
+    return found
+
+
+def without_costs(source):
+    """Whether costs were not to be measured: then the runs' own times are not shown either."""
+    return any(plan.get("costs") is False for plan in source.plans)
+
+
+def swept(source):
+    return any(plan.get("rates") for plan in source.plans)
+
+
+def run_path(path, plan, name):
+    """The small file of a finished run, or its directory."""
+    small, elsewhere = os.path.join(path, "kept", name + ".jsonl"), plan.get("runs_in")
+    if os.path.isfile(small):
+        return small
+    return os.path.join(elsewhere if isinstance(elsewhere, str) and os.path.isdir(elsewhere) else path, name)
 
 
 def add_measurements(source, path):
@@ -240,9 +270,9 @@ def notes_of(selection, groups, rows, source):
     if selection.mixed_vocabulary:
         notes.append("The runs have different vocabularies. Losses per token cannot be compared then; everything is compared "
                      "in bits per byte of the validation text, and in nothing else.")
-    for key, values in unequal_options(groups).items():
+    for key, values in unequal_options(groups, swept(source)).items():
         notes.append(f"Not all else is equal: {key} is {', '.join(values)}.")
-    notes += notes_on_seeds(rows) + notes_on_floor(rows)
+    notes += notes_on_seeds(rows) + notes_on_tests(rows) + notes_on_hits(rows) + notes_on_floor(rows)
     notes += notes_on_speed(rows, source)
     if unfinished_of(selection):
         notes.append(f"Still training, so their figures will change: {', '.join(unfinished_of(selection))}.")
@@ -260,8 +290,20 @@ def notes_on_seeds(rows):
     return []
 
 
+def notes_on_tests(rows):
+    apart = [row for row in rows if row["against_softmax"] and row["against_softmax"]["test"] == "Welch"]
+    return [f"Fewer than two seeds shared with softmax, so Welch's test decides: {names(apart)}."] if apart else []
+
+
+def notes_on_hits(rows):
+    shares = [row["share"]["mean"] for row in rows if row["share"]["mean"] is not None]
+    return [f"Recall hits are {100 * statistics.mean(shares):.0f} % of the validation targets."] if shares else []
+
+
 def notes_on_speed(rows, source):
     """How training speed was measured: apart from the runs, or with whatever else the machine did meanwhile."""
+    if all(row["training_tokens_per_second"]["median"] is None for row in rows):
+        return []
     if all(row["training_tokens_per_second"]["rounds"] for row in rows):
         return source.speed_notes
     plans = [(whole_number(plan.get("jobs")), whole_number(plan.get("threads"))) for plan in source.plans]
@@ -289,15 +331,25 @@ def names(rows):
     return ", ".join(row["label"] for row in rows)
 
 
+def headline(known, metric):
+    """Who has the lowest loss, and whether the test says so."""
+    best, unit = known[0], "bits per byte" if metric == "bits_per_byte" else "nats per token"
+    text = f"{best['label']}: {results.with_error(best[metric])} {unit} (n\u00a0=\u00a0{best[metric]['n']})"
+    level = results.not_below(known, metric)
+    if len(known) == 1:
+        return f"{text}."
+    if not level:
+        return f"Best: {text}, significantly below every other."
+    several = names(level) if len(level) < len(known) - 1 else "any other"
+    return f"Lowest mean loss, but no winner: {text}, not significantly below {several}."
+
+
 def findings_of(rows, scaling, metric):
     """The answer in a few sentences, from the figures alone."""
     known = [row for row in rows if row[metric]["mean"] is not None]
     if not known:
         return []
-    unit = "bits per byte" if metric == "bits_per_byte" else "nats per token"
-    best = known[0]
-    found = [f"Lowest validation loss: {best['label']} with {results.with_error(best[metric])} {unit}"
-             + (f" (n\u00a0=\u00a0{best[metric]['n']})." if best[metric]["n"] else ".")]
+    found = [headline(known, metric)]
     for word, text in (("better", "Significantly better than softmax"), ("worse", "Significantly worse than softmax"),
                        ("not significant", "No significant difference to softmax")):
         chosen = [row for row in known if row["verdict"] == word]
@@ -360,19 +412,28 @@ def variant_numbers(groups):
     return numbers
 
 
-def reference_of(groups):
+def reference_of(groups, has_rates):
     """The group of softmax, where the same step is the same number of tokens for all; else None."""
-    same = not timed(groups) and not unequal_options(groups)
+    same = not timed(groups) and not unequal_options(groups, has_rates)
     return next((group for group in groups if group.label == results.REFERENCE), None) if same else None
 
 
-def series_of(groups, metric, mixed, pace):
+def position_curve(group, key):
+    """Loss by position, or beyond the training length: [from, to, mean, lowest, highest] of each bucket, over the seeds."""
+    found = [run.measures[key] for run in group.runs if run.measures.get(key)]
+    same = [columns for columns in zip(*found) if len({(bucket[0], bucket[1]) for bucket in columns}) == 1]
+    losses = [[bucket[2] for bucket in columns] for columns in same]
+    return [[*columns[0][:2], statistics.mean(values), min(values), max(values)] for columns, values in zip(same, losses)]
+
+
+def series_of(groups, metric, mixed, pace, has_rates):
     """What the page draws of each group."""
-    series, variants, reference = [], variant_numbers(groups), None if mixed else reference_of(groups)
+    series, variants, reference = [], variant_numbers(groups), None if mixed else reference_of(groups, has_rates)
     for group in groups:
         series.append({"label": group.label, "attention": group.attention, "variant": variants[group.label],
                        "validation": validation_curve(group, metric, pace.get(group.label)),
                        "difference": difference_curve(group, reference, metric, pace.get(group.label)) if reference else [],
+                       **{key: [] if mixed else position_curve(group, key) for key in ("positions", "longer")},
                        "training": [] if mixed else training_curve(group, pace.get(group.label))})
     return series
 
@@ -401,7 +462,8 @@ def build(source, with_unfinished=False, take_samples=False, title=None):
     """Reads all runs and computes everything that the page shows."""
     selection = select(source.paths, with_unfinished)
     groups = group_runs(selection.runs, source.labels)
-    rows = results.tabulate(groups, source.decode, source.speed, selection.mixed_vocabulary)
+    costs = results.Costs(source.decode, source.speed, rates_of(source.plans), without_costs(source))
+    rows = results.tabulate(groups, costs, selection.mixed_vocabulary)
     order = [row["label"] for row in rows]
     groups.sort(key=lambda group: order.index(group.label))
     samples = collect_samples(source, groups, take_samples)
@@ -439,10 +501,17 @@ def summary_of(source, selection, groups, rows):
 def data_of(source, selection, groups, rows):
     """What the page's script draws."""
     metric, pace = metric_of(selection), paces(groups, source.speed)
-    return {"metric": metric, "series": series_of(groups, metric, selection.mixed_vocabulary, pace), "scaling": source.scaling,
-            "time_is": "time at the measured speed" if pace else "time in training",
+    series = series_of(groups, metric, selection.mixed_vocabulary, pace, swept(source))
+    return {"metric": metric, "series": series, "scaling": source.scaling, "time_is": time_is(source, groups, pace),
             "floor": floor_of(groups, metric) if groups else None, "crossings": crossings(source.scaling),
             "rows": [dot_row(row, metric) for row in rows]}
+
+
+def time_is(source, groups, pace):
+    """What the second axis of the curves is; None when all that is known is how long a comparison beside other work took."""
+    if pace:
+        return "time at the measured speed"
+    return None if without_costs(source) and not timed(groups) else "time in training"
 
 
 def crossings(scaling):
@@ -452,7 +521,7 @@ def crossings(scaling):
 
 def dot_row(row, metric):
     return {"label": row["label"], "attention": row["attention"], "mean": row[metric]["mean"],
-            "error": row[metric]["standard_error"], "values": row[metric]["values"]}
+            "error": row[metric]["standard_error"], "values": row[metric]["values"], "seeds": row[metric]["seeds"]}
 
 
 # ---- HTML
@@ -487,27 +556,15 @@ def breakable(label):
     return text(label).replace(":", ":<wbr>").replace(",", ",<wbr>").replace("=", "=<wbr>")
 
 
-# What the cells are sorted by, and their headings; the order of results.COLUMNS.
-SORT_KEYS = [
-    lambda row: row["label"], lambda row: max(row["loss"]["n"], row["bits_per_byte"]["n"]),
-    lambda row: row["loss"]["mean"], lambda row: row["perplexity"], lambda row: row["bits_per_byte"]["mean"],
-    lambda row: (row["against_softmax"] or {}).get("difference"), lambda row: (row["against_softmax"] or {}).get("p"),
-    lambda row: row["verdict"], lambda row: row["gap_closed"], lambda row: row["training_tokens_per_second"]["median"],
-    lambda row: row["peak_memory_mb"], lambda row: row["decode_tokens_per_second"]["1024"],
-    lambda row: row["decode_tokens_per_second"]["65536"]]
-HEADINGS = ["Attention", "n", "Validation loss", "Perplexity", "Bits per byte", "Δ to softmax", "p", "Against softmax",
-            "Gap closed", "Training tok/s", "Peak MB", "Decode tok/s at 1K", "Decode tok/s at 64K"]
-
-
-def table_row(row):
+def table_row(row, columns):
     cells = []
-    for i, (shown, key) in enumerate(zip(results.cells(row), SORT_KEYS)):
-        value = key(row)
+    for column in columns:
+        value, shown = column.key(row), column.cell(row)
         sort = "" if value is None else f' data-sort="{text(value)}"'
-        if i == 0:
+        if column is columns[0]:
             cells.append(f'<th scope="row"{sort}><i class="dot" style="{accent_style(row["attention"])}"></i>'
                          f'<span>{breakable(shown)}</span></th>')
-        elif HEADINGS[i] == "Against softmax":
+        elif column.name == "against softmax":
             kind = row["verdict"].split()[0].replace("<", "")
             cells.append(f'<td{sort}><span class="verdict {text(kind)}">{text(shown)}</span></td>')
         else:
@@ -516,11 +573,25 @@ def table_row(row):
 
 
 def table(rows):
-    head = "".join(f'<th scope="col"><button type="button" data-column="{i}">{text(name)}</button></th>'
-                   for i, name in enumerate(HEADINGS))
-    body = "\n".join(table_row(row) for row in rows)
+    columns = results.columns_of(rows)
+    head = "".join(f'<th scope="col"><button type="button" data-column="{i}">{text(column.heading)}</button></th>'
+                   for i, column in enumerate(columns))
+    body = "\n".join(table_row(row, columns) for row in rows)
     return (f'<div class="wide" tabindex="0" role="region" aria-label="results"><table id="results"><thead><tr>{head}</tr>'
             f'</thead><tbody>\n{body}\n</tbody></table></div>')
+
+
+def rate_section(report):
+    """What the sweep found of each attention."""
+    head, lines = results.rate_table(report.summary["rows"])
+    if not lines:
+        return ""
+    attention_of = {row["label"]: row["attention"] for row in report.summary["rows"]}
+    body = "".join(f'<tr><th scope="row"><i class="dot" style="{accent_style(attention_of[line[0]])}"></i>{breakable(line[0])}</th>'
+                   + "".join(f"<td>{text(cell)}</td>" for cell in line[1:]) + "</tr>" for line in lines)
+    heads = "".join(f'<th scope="col">{text(name)}</th>' for name in ("Attention", *head[1:]))
+    return section("rates", "Rates tried", f'<div class="wide" tabindex="0" role="region" aria-label="rates tried"><table class="short">'
+                   f'<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div><p class="caption">{text(results.SWEEP_WORDS)}</p>')
 
 
 def paper_section(report):
@@ -574,13 +645,26 @@ def curve_section(report):
     unit = "bits per byte" if report.summary["metric"] == "bits_per_byte" else "nats per token"
     minus = ("Minus softmax: the validation loss less that of softmax with the same seed, which had the same first weights and "
              "the same batches; below zero is better. ") if any(s["difference"] for s in report.data["series"]) else ""
-    caption = (f"Loss in {unit} against training tokens, then against the {report.data['time_is']}. Lines are means over "
+    then = f", then against the {report.data['time_is']}" if report.data["time_is"] else ""
+    caption = (f"Loss in {unit} against training tokens{then}. Lines are means over "
                "the seeds, bands reach from the lowest to the highest seed. A dashed line, where there is one, is the entropy "
                "of the text, which no model can beat. The first twentieth of a run may leave the frame at the top. " + minus)
     return section("curves", "Learning",
                    '<div class="legend" id="legend"></div>' + CURVE_CONTROLS
-                   + '<div class="pair">' + figure("curve-tokens", "") + figure("curve-time", "") + "</div>"
+                   + '<div class="pair">' + figure("curve-tokens", "") + (figure("curve-time", "") if report.data["time_is"] else "")
+                   + "</div>"
                    + f'<p class="caption">{caption.strip()}</p>')
+
+
+def position_section(report):
+    """Loss by position, and beyond the training length where models could read so far."""
+    drawn = [key for key in ("positions", "longer") if any(series[key] for series in report.data["series"])]
+    if not drawn:
+        return ""
+    caption = ("Validation loss by the target's position in its row, in buckets that double; bands reach from the lowest to the "
+               "highest seed.") + (" The second figure has longer rows than training had." if "longer" in drawn else "")
+    return section("by-position", "Loss by position", '<div class="pair">' + "".join(figure(key, "") for key in drawn)
+                   + f'</div><p class="caption">{caption}</p>')
 
 
 def scaling_section(report):
@@ -612,7 +696,7 @@ def method_section(report):
     return section("method", "How it was made", f"""{whole}
 <details data-key="commands"><summary>The command of each run</summary><pre>{commands}</pre></details>
 <details data-key="configuration"><summary>Configuration and machine, as the first run wrote them</summary><pre>{configuration}</pre></details>
-<h3>What the columns mean</h3>{items(results.EXPLANATION, "plain")}""")
+<h3>What the columns mean</h3>{items(results.explanation(summary["rows"]), "plain")}""")
 
 
 def left_out_section(summary):
@@ -634,7 +718,7 @@ def body_of(report):
                   "either side. The thin lines are softmax and uniform averaging.")
     return "\n".join([section("answer", "Findings", items(summary["findings"], "findings")), dots,
                       items(summary["notes"], "notes"), section("table", "Results", table(summary["rows"])),
-                      curve_section(report), scaling_section(report), paper_section(report), sample_section(report),
+                      curve_section(report), position_section(report), rate_section(report), scaling_section(report), paper_section(report), sample_section(report),
                       method_section(report),
                       left_out_section(summary)])
 

@@ -23,19 +23,19 @@ def count_pairs(samples):
     """How many pairs stand in the paper's order for certain, how many in the opposite one, and how many are undecided."""
     labels = sorted(samples, key=LOSSES.get)
     pairs = [(better, worse) for i, better in enumerate(labels) for worse in labels[i + 1:]]
-    tests = [statistics.welch(samples[better], samples[worse]) for better, worse in pairs]
-    corrected = statistics.holm([test and test["p"] for test in tests])
-    signs = [0 if p is None or p >= SIGNIFICANT else test["t"] for test, p in zip(tests, corrected)]
+    tests = statistics.correct([statistics.compare(samples[better], samples[worse]) for better, worse in pairs])
+    signs = [0 if test["p"] is None or test["p_corrected"] >= SIGNIFICANT else test["difference"] for test in tests]
     return {"same": sum(sign < 0 for sign in signs), "opposite": sum(sign > 0 for sign in signs),
             "undecided": sum(sign == 0 for sign in signs)}
 
 
 def compare(rows, metric):
     """The rows that the paper has too, in its order; None when they are too few."""
-    samples = {row["label"]: row[metric]["values"] for row in rows if row["label"] in LOSSES and row[metric]["values"]}
+    samples = {row["label"]: dict(zip(row[metric]["seeds"], row[metric]["values"])) for row in rows
+               if row["label"] in LOSSES and row[metric]["values"]}
     if len(samples) < FEWEST:
         return None
-    means = {label: statistics.mean(values) for label, values in samples.items()}
+    means = {label: statistics.mean(list(found.values())) for label, found in samples.items()}
     theirs = {label: loss for label, loss in LOSSES.items() if label in samples}
     here, there = ranks(means), ranks(theirs)
     return {"attentions": [{"label": label, "rank_here": here[label], "rank_paper": there[label], "loss_here": means[label],
@@ -48,5 +48,5 @@ def in_words(found):
     pairs, total = found["pairs"], sum(found["pairs"].values())
     return (f"Spearman's rank correlation of the two orders is {found['rank_correlation']:+.2f}. Of {total} pairs, {pairs['same']} "
             f"stand in the paper's order, {pairs['opposite']} in the opposite one; undecided: {pairs['undecided']} "
-            "(Welch's test between their seeds, p < 0.05 after Holm's correction). The paper trained GPT-2 small on 2.5 billion "
+            "(tested over their seeds, p < 0.05 after Holm's correction). The paper trained GPT-2 small on 2.5 billion "
             "tokens, one seed each, and validated on another text, so the orders, not the losses, can be compared.")

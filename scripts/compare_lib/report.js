@@ -109,6 +109,7 @@
     const frame = { left: 48, right: named ? 16 + 7.6 * longest : 14, top: 26, bottom: 42 };
     const inner = { width: width - frame.left - frame.right, height: height - frame.top - frame.bottom };
     holder.textContent = "";
+    keepTable(spec);
     const root = svg(holder, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": spec.title });
     const shown = spec.series.filter((s) => s.points.length && !state.hidden.includes(s.label));
     svg(root, "text", { x: 0, y: 13, class: "title" }, spec.title);
@@ -219,7 +220,7 @@
     return points.reduce((best, p) => Math.abs(x.at(p.x) - at) < Math.abs(x.at(best.x) - at) ? p : best);
   }
   function hover(root, shown, spec, geometry) {
-    const { frame, inner, x, px, py, width } = geometry;
+    const { frame, inner, x, px, py, width, height } = geometry;
     const guide = svg(root, "line", { class: "guide", y1: frame.top, y2: frame.top + inner.height, visibility: "hidden" });
     const marks = svg(root, "g", {});
     const area = svg(root, "rect", { x: frame.left, y: frame.top, width: inner.width, height: inner.height, fill: "transparent" });
@@ -235,7 +236,7 @@
       marks.textContent = "";
       for (const h of hits) { const g = svg(marks, "g", { class: "series" }); accent(g, h.s.attention); mark(g, h.s.attention, px(h.p.x), py(h.p.y), 4.4); }
       fillTip(spec.xTip(reach), hits.map((h) => [h.s.label, h.s.attention, spec.yTip(h.p)]));
-      placeTip(event);
+      placeTip(event, around(hits.map((h) => [box.left + px(h.p.x) * box.width / width, box.top + py(h.p.y) * box.height / height])));
       lastTouched = Date.now();
     }
     area.addEventListener("pointermove", move);
@@ -253,11 +254,67 @@
       element(line, "span", "", value);
     }
   }
-  function placeTip(event) {
+  function around(points) { // the window's rectangle that the points need, with their marks
+    const xs = points.map((p) => p[0]), ys = points.map((p) => p[1]), air = 10;
+    return { left: Math.min(...xs) - air, right: Math.max(...xs) + air, top: Math.min(...ys) - air, bottom: Math.max(...ys) + air };
+  }
+  function placeTip(event, points) { // beside the points, else below or above them, wherever there is room
     tip.hidden = false;
-    const box = tip.getBoundingClientRect(), right = event.clientX + 16 + box.width < innerWidth;
-    tip.style.left = Math.max(8, right ? event.clientX + 16 : event.clientX - 16 - box.width) + "px";
-    tip.style.top = Math.min(Math.max(8, event.clientY - box.height / 2), innerHeight - box.height - 8) + "px";
+    const box = tip.getBoundingClientRect(), free = { x: innerWidth - box.width - 8, y: innerHeight - box.height - 8 };
+    const right = Math.max(event.clientX + 16, points.right), left = Math.min(event.clientX - 16, points.left) - box.width;
+    const below = Math.max(event.clientY + 16, points.bottom), above = Math.min(event.clientY - 16, points.top) - box.height;
+    const beside = right <= free.x ? right : left >= 8 ? left : null;
+    tip.style.left = (beside ?? Math.min(Math.max(8, event.clientX - box.width / 2), Math.max(8, free.x))) + "px";
+    tip.style.top = (beside !== null ? Math.min(Math.max(8, event.clientY - box.height / 2), Math.max(8, free.y))
+      : below <= free.y || above < 8 ? below : above) + "px";
+  }
+
+  // ---- files of the figures: the drawing as it is seen, and its numbers
+
+  const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "stroke-linecap", "opacity", "visibility",
+    "font-size", "font-weight", "font-family"];
+  const tables = {}; // {figure: [[heading, ...], [value, ...], ...]}
+  function svgText(figure) { // the styles go into the elements, since the page's are not there
+    const drawn = figure.querySelector(".plot svg"), copy = drawn.cloneNode(true);
+    const originals = [drawn, ...drawn.querySelectorAll("*")], copies = [copy, ...copy.querySelectorAll("*")];
+    originals.forEach((node, i) => {
+      const style = getComputedStyle(node);
+      for (const name of DRAWN) if (!["defs", "clipPath"].includes(node.tagName)) copies[i].setAttribute(name, style.getPropertyValue(name));
+      for (const name of ["class", "style"]) copies[i].removeAttribute(name);
+    });
+    const [, , width, height] = drawn.getAttribute("viewBox").split(" ");
+    for (const [name, value] of [["xmlns", SVG], ["width", width], ["height", height]]) copy.setAttribute(name, value);
+    const paper = svg(copy, "rect", { width, height, fill: getComputedStyle(document.body).backgroundColor });
+    copy.insertBefore(paper, copy.firstChild);
+    return new XMLSerializer().serializeToString(copy);
+  }
+  function csvText(rows) {
+    const cell = (value) => /[",\n]/.test(String(value)) ? '"' + String(value).replace(/"/g, '""') + '"' : String(value ?? "");
+    return rows.map((row) => row.map(cell).join(",")).join("\n") + "\n";
+  }
+  function saveAs(name, type, content) {
+    const link = element(document.body, "a"), address = URL.createObjectURL(new Blob([content], { type }));
+    link.href = address;
+    link.download = name;
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  }
+  function downloads() {
+    for (const figure of document.querySelectorAll("figure")) {
+      const bar = element(figure, "div", "downloads");
+      for (const [kind, type, content] of [["SVG", "image/svg+xml", () => svgText(figure)], ["CSV", "text/csv", () => csvText(tables[figure.id])]]) {
+        const button = element(bar, "button", "", kind);
+        button.type = "button";
+        button.title = `This figure as ${kind}`;
+        button.addEventListener("click", () => saveAs(`${figure.id}.${kind.toLowerCase()}`, type, content()));
+      }
+    }
+  }
+  function keepTable(spec) {
+    const bands = spec.series.some((s) => s.points.some((p) => p.low !== undefined));
+    tables[spec.id] = [["attention", spec.xLabel, spec.title, ...(bands ? ["lowest seed", "highest seed"] : [])],
+      ...spec.series.flatMap((s) => s.points.map((p) => [s.label, p.x, p.y, ...(bands ? [p.low, p.high] : [])]))];
   }
 
   // ---- the figures
@@ -271,6 +328,16 @@
     chart(document.querySelector("#" + id + " .plot"), { id, title: `${which}, ${unit}, ${title}`, series, xLabel, xTick, xTip,
       logX: state.x === "log", logY: state.y === "log" && curve !== "difference", fromZero: true, skipStart: curve === "training", names: true,
       reference: data.floor && curve !== "difference" ? { value: data.floor, label: "entropy of the text" } : null,
+      yTip: (p) => p.y.toFixed(4) + (p.high > p.low ? `  (${p.low.toFixed(4)} to ${p.high.toFixed(4)})` : "") });
+  }
+  function positionChart(id, title) { // a bucket is drawn at its middle
+    const holder = document.querySelector("#" + id + " .plot");
+    if (!holder) return;
+    const series = data.series.map((s) => ({ label: s.label, attention: s.attention, variant: s.variant,
+      points: s[id].map((p) => ({ x: (p[0] + p[1] + 1) / 2, y: p[2], low: p[3], high: p[4], from: p[0], to: p[1] })) }));
+    const bucket = (x) => series.flatMap((s) => s.points).find((p) => p.x === x);
+    chart(holder, { id, title: `${title}, ${unit}`, series, xLabel: "position in the row", xTick: (v) => short2(v), logX: true, powers: true,
+      names: true, xTip: (x) => `positions ${bucket(x).from} to ${bucket(x).to}`,
       yTip: (p) => p.y.toFixed(4) + (p.high > p.low ? `  (${p.low.toFixed(4)} to ${p.high.toFixed(4)})` : "") });
   }
   function scalingSeries(value) {
@@ -301,6 +368,7 @@
     const values = rows.flatMap((row) => [...row.values, row.mean - (row.error || 0), row.mean + (row.error || 0)]);
     const [low, high] = spread(values), x = linear(low, high), px = (v) => frame.left + x.at(v) * inner;
     holder.textContent = "";
+    tables.dots = [["attention", "seed", `validation loss, ${unit}`], ...rows.flatMap((row) => row.values.map((v, i) => [row.label, row.seeds[i], v]))];
     const root = svg(holder, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "final validation loss" });
     for (const tick of x.ticks(inner / 80)) {
       svg(root, "line", { x1: px(tick), x2: px(tick), y1: frame.top, y2: bottom, class: "grid" });
@@ -334,7 +402,11 @@
     const error = row.error === null ? "" : " ± " + row.error.toFixed(4);
     if (!phone) svg(root, "text", { x: width, y: y + 4, "text-anchor": "end" }, row.mean.toFixed(4) + error);
     const hit = svg(root, "rect", { x: 0, y: y - 13, width, height: 26, fill: "transparent" });
-    const show = (event) => { fillTip(row.label, row.values.map((v, i) => ["seed " + (i + 1), row.attention, v.toFixed(6)])); placeTip(event); };
+    const show = (event) => {
+      const box = root.getBoundingClientRect(), size = box.width / width;
+      fillTip(row.label, row.values.map((v, i) => ["seed " + row.seeds[i], row.attention, v.toFixed(6)]));
+      placeTip(event, around([row.mean, ...row.values].map((v) => [box.left + px(v) * size, box.top + y * size])));
+    };
     hit.addEventListener("pointermove", show);
     hit.addEventListener("pointerdown", show);
     hit.addEventListener("pointerleave", () => { tip.hidden = true; });
@@ -423,8 +495,10 @@
     dots();
     if (document.getElementById("curve-tokens")) {
       lossChart("curve-tokens", "by tokens", "training tokens", 0, short, (v) => short(v) + " tokens");
-      lossChart("curve-time", "by time", data.time_is, 1, seconds, seconds);
+      if (data.time_is) lossChart("curve-time", "by time", data.time_is, 1, seconds, seconds);
     }
+    positionChart("positions", "Loss by position");
+    positionChart("longer", "Loss beyond the training length");
     scalingChart("scaling-time", "Time, ms", (row) => row.forward_ms + (row.backward_ms || 0), "ms", data.crossings);
     scalingChart("scaling-memory", "Peak memory, MB", (row) => row.peak_mb, "MB", null);
     save();
@@ -437,6 +511,7 @@
   }
   legend();
   controls();
+  downloads();
   sortable();
   sortTable();
   draw();

@@ -2,7 +2,7 @@
 import json
 import math
 
-from . import paper, statistics
+from . import paper, state, statistics
 from .runs import finite_number
 
 REFERENCE, FLOOR = "softmax", "uniform"
@@ -16,45 +16,58 @@ def average(values):
     return statistics.mean(known) if known else None
 
 
-def final_losses(group):
-    return [run.final["loss"] for run in group.runs if run.final]
-
-
-def final_bits(group):
-    return [run.final["bits_per_byte"] for run in group.runs if run.final and run.final["bits_per_byte"] is not None]
-
-
-def spread(values):
-    """Mean, standard error and n of a list of numbers."""
+def spread(group, value):
+    """Mean, standard error and n of a number of each run; `value` gives it, or None."""
+    known = [(json.dumps(run.seed), value(run)) for run in group.runs if value(run) is not None] if group else []
+    values = [found for _, found in known]
     return {"mean": average(values), "standard_error": statistics.standard_error(values) if values else None,
-            "n": len(values), "values": values}
+            "n": len(values), "values": values, "seeds": [seed for seed, _ in known]}
 
 
-def training_speed(group, measured):
-    """Tokens per second with the range of the rounds; when no rounds were measured, of the runs' own median steps."""
+def final(key):
+    return lambda run: run.final[key] if run.final else None
+
+
+def training_speed(group, measured, apart):
+    """Tokens per second with the range of the rounds. Without rounds it is that of the runs' own median steps, unless speed is
+    to be measured `apart`, as a comparison does."""
     if measured:
         return measured
-    return {"median": average([run.tokens_per_second for run in group.runs]), "lowest": None, "highest": None, "rounds": 0}
+    own = None if apart else average([run.tokens_per_second for run in group.runs])
+    return {"median": own, "lowest": None, "highest": None, "rounds": 0}
 
 
-def summarize(group, decode, speed):
-    """One row, before it is compared with the others. `decode` is {position: tokens per second or None}."""
-    loss, bits = spread(final_losses(group)), spread(final_bits(group))
+def summarize(group, costs):
+    """One row, before it is compared with the others."""
+    loss, decode = spread(group, final("loss")), costs.decode.get(group.label, {})
+    width, size = state.of_run(group.runs[0])
     return {
         "label": group.label,
         "attention": group.attention,
         "runs": [run.path for run in group.runs],
         "seeds": [run.seed for run in group.runs],
+        "rate": costs.rates.get(group.label),
         "loss": loss,
         "perplexity": math.exp(min(loss["mean"], 700)) if loss["mean"] is not None else None,
-        "bits_per_byte": bits,
+        "bits_per_byte": spread(group, final("bits_per_byte")),
+        **{key: spread(group, lambda run, key=key: run.measures.get(key)) for key in ("hits", "rest", "share")},
+        "feature_width": width,
+        "state": size,
         "steps": average([run.last_step for run in group.runs]),
         "tokens": average([run.steps[-1]["tokens"] for run in group.runs]),
         "seconds": average([run.steps[-1]["seconds"] for run in group.runs]),
-        "training_tokens_per_second": training_speed(group, speed),
+        "training_tokens_per_second": training_speed(group, costs.speed.get(group.label), costs.apart),
         "peak_memory_mb": average([run.peak_memory_mb for run in group.runs]),
         "decode_tokens_per_second": {str(p): finite_number(decode.get(str(p))) for p in DECODE_POSITIONS},
     }
+
+
+class Costs:
+    """What was found of attentions beside their runs, by label: decoding speed {position: tokens per second}, training speed
+    in rounds, the rate that a sweep chose. `apart`: training speed is only what was measured apart from the runs."""
+
+    def __init__(self, decode=None, speed=None, rates=None, apart=False):
+        self.decode, self.speed, self.rates, self.apart = decode or {}, speed or {}, rates or {}, apart
 
 
 def find_row(rows, attention):
@@ -63,15 +76,21 @@ def find_row(rows, attention):
     return (plain or [row for row in rows if row["attention"] == attention] or [None])[0]
 
 
+def samples(row, metric):
+    return dict(zip(row[metric]["seeds"], row[metric]["values"]))
+
+
 def compare_with(row, reference, metric):
-    """The difference of the means and Welch's test."""
+    """The difference to the reference and its tests; None when there is nothing to compare."""
     if reference is None or row is reference or row[metric]["mean"] is None or reference[metric]["mean"] is None:
         return None
-    test = statistics.welch(row[metric]["values"], reference[metric]["values"])
-    result = {"difference": row[metric]["mean"] - reference[metric]["mean"], "t": None, "degrees": None, "p": None}
-    if test:
-        result.update(test)
-    return result
+    return statistics.compare(samples(row, metric), samples(reference, metric))
+
+
+def not_below(rows, metric):
+    """Those that the first of the rows, the lowest, is not shown to be below of: no test, or p too large after correction."""
+    tests = statistics.correct([statistics.compare(samples(rows[0], metric), samples(row, metric)) for row in rows[1:]])
+    return [row for row, test in zip(rows[1:], tests) if test["p"] is None or test["p_corrected"] >= SIGNIFICANT]
 
 
 def verdict(comparison):
@@ -93,13 +112,6 @@ def gap_closed(row, reference, floor, metric):
     return (means[2] - means[0]) / (means[2] - means[1])
 
 
-def correct(comparisons):
-    """Adds Holm's correction over all comparisons with the same reference."""
-    known = [c for c in comparisons if c]
-    for comparison, p in zip(known, statistics.holm([c["p"] for c in known])):
-        comparison["p_corrected"] = p
-
-
 def compare_rows(rows, metric):
     """Adds to each row its comparison with softmax and with the floor."""
     reference, floor = find_row(rows, REFERENCE), find_row(rows, FLOOR)
@@ -107,20 +119,20 @@ def compare_rows(rows, metric):
         row["against_softmax"] = compare_with(row, reference, metric)
         row["against_uniform"] = compare_with(row, floor, metric)
         row["gap_closed"] = gap_closed(row, reference, floor, metric)
-    correct([row["against_softmax"] for row in rows])
-    correct([row["against_uniform"] for row in rows])
+    for key in ("against_softmax", "against_uniform"):
+        statistics.correct([row[key] for row in rows if row[key]])
     for row in rows:
         row["verdict"] = verdict(row["against_softmax"]) if reference else "no softmax run"
     return rows
 
 
-def tabulate(groups, decode, speed, mixed_vocabulary):
+def tabulate(groups, costs, mixed_vocabulary):
     """All rows, the best first. With different vocabularies only bits per byte are compared."""
     metric = "bits_per_byte" if mixed_vocabulary else "loss"
-    rows = compare_rows([summarize(group, decode.get(group.label, {}), speed.get(group.label)) for group in groups], metric)
+    rows = compare_rows([summarize(group, costs) for group in groups], metric)
     if mixed_vocabulary:
         for row in rows:
-            row["loss"], row["perplexity"] = spread([]), None
+            row["loss"], row["perplexity"] = spread(None, None), None
     return sorted(rows, key=lambda row: (row[metric]["mean"] is None, row[metric]["mean"]))
 
 
@@ -167,26 +179,76 @@ def percent(share):
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
-COLUMNS = ["attention", "n", "validation loss", "perplexity", "bits/byte", "Δ softmax", "p", "against softmax",
-           "gap closed", "train tok/s", "peak MB", "decode 1K", "decode 64K"]
+class Column:
+    """A column of the table: its name in text and on the page, what it is sorted by, and how it is shown."""
+
+    def __init__(self, name, heading, key, show=str):
+        self.name, self.heading, self.key, self.show = name, heading, key, show
+
+    def cell(self, row):
+        value = self.key(row)
+        return "–" if value is None else self.show(value)
 
 
-def cells(row):
-    """A row as text, in the order of COLUMNS."""
-    comparison = row["against_softmax"] or {"difference": None, "p": None}
-    decode = row["decode_tokens_per_second"]
-    n = max(row["loss"]["n"], row["bits_per_byte"]["n"])
-    difference = "–" if comparison["difference"] is None else f"{comparison['difference']:+.4f}"
-    return [row["label"], str(n), with_error(row["loss"]), number(row["perplexity"], 3),
-            with_error(row["bits_per_byte"]), difference, probability(comparison["p"]), row["verdict"],
-            percent(row["gap_closed"]), speed_cell(row["training_tokens_per_second"]), number(row["peak_memory_mb"], 0),
-            *[short_number(decode[str(p)]) for p in DECODE_POSITIONS]]
+def spread_column(name, heading, key):
+    column = Column(name, heading, lambda row: row[key]["mean"])
+    column.cell = lambda row: with_error(row[key])
+    return column
+
+
+def against_softmax(key):
+    return lambda row: (row["against_softmax"] or {}).get(key)
+
+
+def decode_column(name, heading, position):
+    return Column(name, heading, lambda row: row["decode_tokens_per_second"][str(position)], short_number)
+
+
+def rate_column():
+    column = Column("rate", "Rate", lambda row: row["rate"] and float(row["rate"]["chosen"]))
+    column.cell = lambda row: row["rate"]["chosen"] + "*" * row["rate"]["at_the_end"] if row["rate"] else "–"
+    return column
+
+
+def speed_column():
+    column = Column("train tok/s", "Training tok/s", lambda row: row["training_tokens_per_second"]["median"])
+    column.cell = lambda row: speed_cell(row["training_tokens_per_second"])
+    return column
+
+
+COLUMNS = [
+    Column("attention", "Attention", lambda row: row["label"]),
+    Column("n", "n", lambda row: max(row["loss"]["n"], row["bits_per_byte"]["n"])),
+    rate_column(),
+    Column("F", "F", lambda row: row["feature_width"], short_number),
+    Column("state", "State", lambda row: row["state"], short_number),
+    spread_column("validation loss", "Validation loss", "loss"),
+    Column("perplexity", "Perplexity", lambda row: row["perplexity"], lambda value: number(value, 3)),
+    spread_column("bits/byte", "Bits per byte", "bits_per_byte"),
+    Column("Δ softmax", "Δ to softmax", against_softmax("difference"), lambda value: f"{value:+.4f}"),
+    Column("paired p", "p, paired", against_softmax("paired_p"), lambda value: probability(value)),
+    Column("Welch p", "p, Welch", against_softmax("welch_p"), lambda value: probability(value)),
+    Column("against softmax", "Against softmax", lambda row: row["verdict"]),
+    Column("gap closed", "Gap closed", lambda row: row["gap_closed"], lambda value: percent(value)),
+    spread_column("recall hits", "Recall hits", "hits"),
+    spread_column("the rest", "The rest", "rest"),
+    speed_column(),
+    Column("peak MB", "Peak MB", lambda row: row["peak_memory_mb"], lambda value: number(value, 0)),
+    decode_column("decode 1K", "Decode tok/s at 1K", 1024),
+    decode_column("decode 64K", "Decode tok/s at 64K", 65536),
+]
+
+
+def columns_of(rows):
+    """Those that hold something."""
+    return [column for column in COLUMNS if any(column.key(row) is not None for row in rows)]
 
 
 def text_table(rows):
     """Columns aligned for the terminal."""
-    table = [COLUMNS] + [cells(row) for row in rows]
-    widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
+    columns = columns_of(rows)
+    table = [[column.name for column in columns]] + [[column.cell(row) for column in columns] for row in rows]
+    widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
     return "\n".join("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
                                for i, (cell, width) in enumerate(zip(line, widths))).rstrip() for line in table)
 
@@ -196,17 +258,57 @@ def markdown_cell(text):
 
 
 def markdown_table(rows):
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(markdown_cell(cell) for cell in cells(row)) + " |" for row in rows]
+    columns = columns_of(rows)
+    lines = ["| " + " | ".join(column.name for column in columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(markdown_cell(column.cell(row)) for column in columns) + " |" for row in rows]
     return "\n".join(lines)
 
 
-EXPLANATION = [
-    "Validation loss: nats per token on one fixed validation set, token-weighted; mean ± standard error over n seeds.",
-    "p: Welch's two-sided t test against softmax; \"better\" and \"worse\" need p < 0.05 after Holm's correction for the number "
-    "of attentions.",
-    "Gap closed: the share of the way from uniform averaging (the floor, 0 %) to softmax (100 %).",
-    "Decode: tokens per second of the whole model at position 1024 and 65536, one thread, the state there made up."]
+# What a column means; the lines of columns that are not there are left out.
+EXPLANATION = {
+    "validation loss": "Validation loss: nats per token on one fixed validation set, token-weighted; mean ± standard error over n seeds.",
+    "rate": "Rate: the best of those that were tried on a seed that is not reported; * where it is the largest or smallest of them.",
+    "Δ softmax": "Δ: the mean difference over the seeds that both have. Runs of one seed share first weights and data, so the "
+    "two-sided paired t test decides; Welch's, which does not use the pairs, stands beside it, and decides where fewer than two "
+    "seeds are shared. \"Better\" and \"worse\" need p < 0.05 after Holm's correction for the number of attentions; the p shown are "
+    "uncorrected.",
+    "gap closed": "Gap closed: the share of the way from uniform averaging (the floor, 0 %) to softmax (100 %).",
+    "recall hits": "Recall hits: the loss of targets whose bigram has already stood in the row; the rest: that of all others.",
+    "F": "F: the feature width of attentions with a state of constant size.",
+    "state": "State: numbers per head and layer that decoding keeps at the end of a row of the training length (mean over layers).",
+    "decode 1K": "Decode: tokens per second of the whole model at position 1024 and 65536, one thread, the state there made up."}
+
+
+def explanation(rows):
+    names = {column.name for column in columns_of(rows)}
+    return [text for name, text in EXPLANATION.items() if name in names]
+
+
+def rate_table(rows):
+    """What the sweep found: the headings, and a line of cells for each attention; empty without a sweep."""
+    swept = [row for row in rows if row["rate"]]
+    rates = sorted({rate for row in swept for rate in row["rate"]["tried"]}, key=float)
+    lines = [[row["label"], *[tried_cell(row["rate"], rate) for rate in rates]] for row in swept]
+    return (["attention", *rates], lines) if lines else ([], [])
+
+
+def tried_cell(found, rate):
+    if rate not in found["tried"]:
+        return ""
+    loss = found["tried"][rate]
+    return ("diverged" if loss is None else f"{loss:.4f}") + (" ←" if rate == found["chosen"] else "")
+
+
+def markdown_rates(rows):
+    head, lines = rate_table(rows)
+    if not lines:
+        return []
+    return ["", "## Rates tried", "", SWEEP_WORDS, "", "| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1),
+            *["| " + " | ".join(map(markdown_cell, line)) + " |" for line in lines]]
+
+
+SWEEP_WORDS = ("Validation loss of the runs that tried a rate, on a seed that is not reported, possibly with a smaller budget (see the "
+               "command); ← the one taken.")
 
 
 def markdown_beside_paper(found):
@@ -222,8 +324,8 @@ def markdown(summary):
     """results.md: the table, what its columns mean, how it was made."""
     parts = [f"# {markdown_cell(summary['title'])}", "", *[markdown_cell(line) + "  " for line in summary["facts"]], "",
              markdown_table(summary["rows"]), ""]
-    parts += [f"- {markdown_cell(note)}" for note in EXPLANATION + summary["notes"]]
-    parts += markdown_beside_paper(summary["paper"])
+    parts += [f"- {markdown_cell(note)}" for note in explanation(summary["rows"]) + summary["notes"]]
+    parts += markdown_rates(summary["rows"]) + markdown_beside_paper(summary["paper"])
     if summary["left_out"]:
         parts += ["", "Left out:", ""]
         parts += [f"- {markdown_cell(path)}: {markdown_cell(reason)}" for path, reason in summary["left_out"]]

@@ -23,16 +23,16 @@ def as_one(attention):
 
 
 class Run:
-    """One run directory: its configuration, what was measured at each step, and how it ended."""
+    """One run, a directory or a kept file: its configuration, what was measured at each step, and how it ended."""
 
     def __init__(self, path, configuration, steps, validations, done, cut_short):
-        self.path, self.name = path, os.path.basename(os.path.normpath(path))
+        self.path, self.name = path, os.path.basename(os.path.normpath(path)).removesuffix(".jsonl")
         self.configuration = configuration
         self.options = configuration["options"]
         self.attention = as_one(configuration["attention"])
         self.machine = configuration.get("machine") if isinstance(configuration.get("machine"), dict) else {}
         self.steps, self.validations, self.done, self.cut_short = steps, validations, done, cut_short
-        self.state = newest_state(path)
+        self.state, self.measures, self.failed = newest_state(path), {}, None
 
     @property
     def seed(self):
@@ -145,6 +145,19 @@ def read_done(record, where):
     return result
 
 
+def read_buckets(value):
+    """[[from, to, loss, targets]], or [] for anything else."""
+    good = isinstance(value, list) and all(isinstance(bucket, list) and len(bucket) == 4 and
+                                           all(finite_number(number) is not None for number in bucket) for bucket in value)
+    return value if good else []
+
+
+def read_measures(record):
+    """Loss of recall hits and of the rest, and by position; what is not there, or odd, is None or empty."""
+    return {**{name: finite_number(record.get(name)) for name in ("hits", "rest", "share")},
+            **{name: read_buckets(record.get(name)) for name in ("positions", "longer")}}
+
+
 # ---- files
 
 
@@ -198,16 +211,16 @@ def check_configuration(record):
 
 
 def load_run(path):
-    """Reads RUN/metrics.jsonl; a last line without its end is one that is being written, and is passed over."""
-    if not os.path.isdir(path):
+    """Reads RUN/metrics.jsonl, or a kept file; a last line without its end is one that is being written, and is passed over."""
+    if not os.path.isdir(path) and not path.endswith(".jsonl"):
         raise BadRun("no such directory")
-    text = read_text(os.path.join(path, "metrics.jsonl"), METRICS_MOST_BYTES)
+    text = read_text(path if path.endswith(".jsonl") else os.path.join(path, "metrics.jsonl"), METRICS_MOST_BYTES)
     lines = text.split("\n")
     cut_short = lines.pop() != ""
     if not lines:
         raise BadRun("unfinished: metrics.jsonl is empty" if not text else "unfinished: metrics.jsonl has no whole line")
     configuration = check_configuration(parse_json(lines[0]))
-    steps, validations, done = [], [], None
+    steps, validations, done, more = [], [], None, {}
     for number, line in enumerate(lines[1:], 2):
         where, record = f"metrics.jsonl line {number}", parse_json(line)
         if not isinstance(record, dict):
@@ -220,7 +233,17 @@ def load_run(path):
             validations.append(read_validation(record, where))
         elif record.get("type") == "done":
             done = read_done(record, where)
-    return Run(path, configuration, steps, validations, done, cut_short)
+        else:
+            more[record.get("type") if isinstance(record.get("type"), str) else None] = record
+    return with_kept(Run(path, configuration, steps, validations, done, cut_short), more)
+
+
+def with_kept(run, more):
+    """What only a kept file has."""
+    run.state = more.get("state") or run.state
+    run.measures = read_measures(more.get("measures", {}))
+    run.failed = str(more["failed"].get("reason")) if "failed" in more else None
+    return run
 
 
 def progress(run):
@@ -236,7 +259,7 @@ def usable(path, with_unfinished):
     """Loads a run that has something to show, or raises BadRun."""
     run = load_run(path)
     if not run.steps:
-        raise BadRun("unfinished: it has no steps yet")
+        raise BadRun("it diverged: " + run.failed if run.failed else "unfinished: it has no steps yet")
     if not run.finished and not with_unfinished:
         raise BadRun(progress(run))
     if not run.final and not with_unfinished:
@@ -361,9 +384,11 @@ def describe(group, groups):
     return run.attention["name"] + (":" + ",".join(parts) if parts else "")
 
 
-def unequal_options(groups):
-    """What differs between groups besides the attention, as {option: [values]}; empty in an honest comparison."""
-    options = [comparable_options(group.runs[0]) for group in groups]
+def unequal_options(groups, swept=False):
+    """What differs between groups besides the attention, as {option: [values]}; empty in an honest comparison. Rates that were
+    chosen for each attention do not count."""
+    options = [{key: value for key, value in comparable_options(group.runs[0]).items() if not (swept and key == "lr")}
+               for group in groups]
     if not options:
         return {}
     return {key: sorted({str(o.get(key)) for o in options}) for key in differing(options)}

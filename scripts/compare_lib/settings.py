@@ -10,7 +10,7 @@ DEFAULT_ATTENTIONS = ["softmax", "yat", "yat-spherical", "elu", "cosformer", "fa
 PRESETS = ("tiny", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 SIZES = ("layers", "heads", "width", "context")
 DEFAULTS = {"attentions": DEFAULT_ATTENTIONS, "seeds": [1, 2], "budget": "500steps", "corpus": "stories",
-            "model": "quickstart", "options": []}
+            "model": "quickstart", "options": [], "rates": [], "sweep_budget": None, "sweep_seed": None}
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 VALUE = re.compile(r"[A-Za-z0-9_.+-]+")
 # Options that the comparison itself decides.
@@ -112,6 +112,22 @@ def parse_budget(text):
     return unit, amount
 
 
+def neighbour(rate, up):
+    """The next rate on the ladder 1e-3, 3e-3, 1e-2, 3e-2, ..."""
+    digit, power = rate.split("e")
+    return (f"3e{power}" if digit == "1" else f"1e{int(power) + 1}") if up else \
+        (f"1e{power}" if digit == "3" else f"3e{int(power) - 1}")
+
+
+def parse_rates(text):
+    """'1e-3,3e-3,1e-2' -> ["1e-3", "3e-3", "1e-2"], on the ladder 1, 3, 10, 30 ..., one step after another."""
+    rates = text.split(",")
+    steps = all(neighbour(a, True) == b for a, b in zip(rates, rates[1:]) if re.fullmatch(r"[13]e-?\d", a))
+    if not all(re.fullmatch(r"[13]e-?\d", rate) for rate in rates) or len(rates) < 3 or not steps:
+        raise BadInput(f"--rates: expected at least three neighbours on the ladder 1e-3, 3e-3, 1e-2, 3e-2 ..., found '{text}'")
+    return rates
+
+
 def parse_model(text):
     """'quickstart', 'tiny', 'small,context=512', 'layers=2,heads=2,width=128,context=256' -> options of train_gpt2."""
     first, _, rest = text.partition(",")
@@ -147,6 +163,8 @@ examples
   scripts/compare --attentions softmax slay slay:poly=exact,R=2 --seeds 3 --budget 2Mtokens
   scripts/compare --corpus austen --model small --budget 10min --out runs/austen
   scripts/compare --out runs/austen                     continues it after an interruption
+  scripts/compare --rates 1e-3,3e-3,1e-2 --seeds 3      each attention with its own rate, the best of these
+  scripts/compare --corpus ~/letters                    a folder of text
   scripts/compare --budget 1000steps -- --lr 1e-3 --batch 16"""
 
 
@@ -157,10 +175,17 @@ def build_parser():
                         help="which (%s)" % " ".join(DEFAULT_ATTENTIONS))
     parser.add_argument("--seeds", metavar="N|A,B,...", help="how many, or which (2)")
     parser.add_argument("--budget", metavar="AMOUNT", help="of each run: 600steps, 2Mtokens, 90s, 5min (500steps)")
-    parser.add_argument("--corpus", metavar="NAME|DIR", help="stories, austen, enwik8, or a directory of shards (stories)")
+    parser.add_argument("--corpus", metavar="NAME|DIR", help="stories, austen, enwik8, a directory of shards, or a folder of "
+                        ".txt and .md files (stories)")
     parser.add_argument("--model", metavar="NAME|SIZES", help="quickstart, %s, or layers=2,heads=2,width=128,context=256; "
                         "also small,context=512 (quickstart)" % ", ".join(PRESETS))
-    parser.add_argument("--out", metavar="DIR", help="where the runs and the results go (runs/compare)")
+    parser.add_argument("--rates", metavar="A,B,C,...", help="learning rates that are tried for each attention, on one seed; the other "
+                        "seeds have the best (one rate for all)")
+    parser.add_argument("--sweep-budget", metavar="AMOUNT", help="of each run that tries a rate (that of the others)")
+    parser.add_argument("--sweep-seed", metavar="N", help="the seed that rates are tried on (the largest plus 1)")
+    parser.add_argument("--out", metavar="DIR", help="where the results go: a small file of each run, the table, the page (runs/compare)")
+    parser.add_argument("--runs", metavar="DIR", help="where the run directories go (that of --out)")
+    parser.add_argument("--no-costs", action="store_true", help="do not measure speed, decoding and lengths, on a busy machine")
     parser.add_argument("--jobs", metavar="N", help="runs at the same time; the cores are shared out (measured)")
     parser.add_argument("--no-scaling", action="store_true", help="do not measure time and memory against the length")
     parser.add_argument("--scaling", metavar="FILE", help="take those from a file of bench_attention_scaling instead")
@@ -189,9 +214,44 @@ def asked_settings(parsed, behind):
     if parsed.model is not None:
         parse_model(parsed.model)
         asked["model"] = parsed.model
+    asked.update(asked_sweep(parsed))
     if behind:
         asked["options"] = check_own_options(behind)
     return asked
+
+
+def asked_sweep(parsed):
+    """What was said about rates."""
+    asked = {}
+    if parsed.rates is not None:
+        asked["rates"] = parse_rates(parsed.rates)
+    if parsed.sweep_budget is not None:
+        if parse_budget(parsed.sweep_budget)[0] == "seconds":
+            raise BadInput("--sweep-budget: expected steps or tokens, found a time")
+        asked["sweep_budget"] = parsed.sweep_budget
+    if parsed.sweep_seed is not None:
+        asked["sweep_seed"] = parse_seeds(parsed.sweep_seed + ",")[0]
+    return asked
+
+
+def settle_sweep(settings):
+    """The settings with what the sweep takes when nothing was said; its seed is not one of those that are reported."""
+    if not settings["rates"]:
+        if settings["sweep_budget"] or settings["sweep_seed"] is not None:
+            raise BadInput("--sweep-budget, --sweep-seed: expected --rates beside them")
+        return settings
+    if parse_budget(settings["budget"])[0] == "seconds" and not settings["sweep_budget"]:
+        raise BadInput("--rates: under a time budget expected a --sweep-budget in steps or tokens")
+    if last_rate(settings["options"]):
+        raise BadInput("--rates: expected no --lr after --, found one")
+    seed = max(settings["seeds"]) + 1 if settings["sweep_seed"] is None else settings["sweep_seed"]
+    if seed in settings["seeds"]:
+        raise BadInput(f"--sweep-seed: expected none of the seeds that are reported, found {seed}")
+    return {**settings, "sweep_budget": settings["sweep_budget"] or settings["budget"], "sweep_seed": seed}
+
+
+def last_rate(words):
+    return any(word in ("--lr", "-l") or word.startswith(("--lr=", "-l")) for word in words)
 
 
 def parse_jobs(text):
@@ -276,15 +336,15 @@ def as_words(options):
     return [word for key, value in options.items() for word in (f"--{key}", value)]
 
 
-def run_name(entry, seed):
-    """A directory's name: slay:poly=exact,R=2 with seed 1 -> slay_poly-exact_R-2_seed1."""
-    return re.sub(r"[:,+*]", "_", entry).replace("=", "-") + f"_seed{seed}"
+def run_name(entry, seed, rate=None):
+    """A run's name: slay:poly=exact,R=2 with seed 1 -> slay_poly-exact_R-2_seed1, and with a rate of its own ..._lr-3e-3_seed1."""
+    return re.sub(r"[:,+*]", "_", entry).replace("=", "-") + (f"_lr-{rate}" if rate else "") + f"_seed{seed}"
 
 
-def train_command(settings, corpus, entry, seed, directory, threads, val_every):
-    """One run from its beginning. `corpus` is the list of data options."""
+def train_command(settings, corpus, entry, seed, directory, threads, val_every, rate=None):
+    """One run from its beginning. `corpus` is the list of data options; `rate` is the attention's own."""
     name, options = parse_attention(entry)
     return ["./train_gpt2", *corpus, *as_words(parse_model(settings["model"])), *as_words(recipe(settings)),
-            *settings["options"], "--attention", name, *as_words(options), *as_words(budget_options(settings)),
+            *settings["options"], *(["--lr", rate] if rate else []), "--attention", name, *as_words(options), *as_words(budget_options(settings)),
             "--val-every", str(val_every), "--save-every", "200", "--keep", "1",
             "--seed", str(seed), "--threads", str(threads), "--out", directory]

@@ -84,6 +84,25 @@ def paired(first, second):
     return {"t": difference / error, "degrees": degrees, "p": student_two_sided(difference / error, degrees)}
 
 
+def compare(first, second):
+    """Two samples {seed: value}: the mean difference and both tests. Runs of one seed share first weights and data, so the
+    paired test decides, over the seeds that both have; Welch's does when they do not share two."""
+    shared = [seed for seed in first if seed in second]
+    pairs = [first[seed] for seed in shared], [second[seed] for seed in shared]
+    by_pairs, apart = paired(*pairs), welch(list(first.values()), list(second.values()))
+    one, other = pairs if by_pairs else (list(first.values()), list(second.values()))
+    return {"difference": mean(one) - mean(other), "test": "paired" if by_pairs else "Welch" if apart else None,
+            **(by_pairs or apart or {"t": None, "degrees": None, "p": None}), "paired_p": by_pairs and by_pairs["p"],
+            "welch_p": apart and apart["p"]}
+
+
+def correct(comparisons):
+    """Adds Holm's correction over all comparisons that were tested."""
+    for comparison, p in zip(comparisons, holm([each["p"] for each in comparisons])):
+        comparison["p_corrected"] = p
+    return comparisons
+
+
 def holm(p_values):
     """Holm's correction for several tests at once, in the order of the input; None stays None."""
     known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)

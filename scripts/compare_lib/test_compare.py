@@ -3,13 +3,15 @@ import io
 import json
 import math
 import os
+import random
 import re
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from compare_lib import live, made_up_runs, measure, page, paper, results, runs, settings, speed, statistics, training  # noqa: E402
+from compare_lib import (kept, live, made_up_runs, measure, page, paper, results, runs, settings, speed, state,  # noqa: E402
+                         statistics, sweep, training)
 
 # From scipy.stats.ttest_ind(a, b, equal_var=False): statistic, degrees of freedom, p.
 WELCH = [
@@ -39,6 +41,18 @@ class Statistics(unittest.TestCase):
         self.assertTrue(math.isclose(found["p"], 1 - t / math.sqrt(t * t + 2), rel_tol=1e-9), found)
         self.assertEqual(statistics.paired([1.0, 2.0], [0.5, 1.5])["p"], 0.0)
         self.assertIsNone(statistics.paired([1.0], [2.0]))
+
+    def test_the_paired_test_decides_over_shared_seeds(self):
+        """Seeds that move both samples alike hide a difference from Welch's test, not from the pairs."""
+        first, second = {"1": 1.0, "2": 2.0, "3": 3.0, "9": 50.0}, {"3": 3.1, "1": 1.1, "2": 2.11}
+        found = statistics.compare(first, second)
+        self.assertEqual(found["test"], "paired")
+        self.assertAlmostEqual(found["difference"], -0.31 / 3)
+        self.assertTrue(found["p"] == found["paired_p"] < 0.01 < 0.3 < found["welch_p"], found)
+        apart = statistics.compare({"1": 1.0, "2": 1.1}, {"3": 2.0, "4": 2.1})
+        self.assertEqual((apart["test"], apart["paired_p"], apart["p"]), ("Welch", None, apart["welch_p"]))
+        single = statistics.compare({"1": 1.0}, {"1": 2.0})
+        self.assertEqual((single["test"], single["p"], single["difference"]), (None, None, -1.0))
 
     def test_incomplete_beta_against_scipy(self):
         for a, b, x, expected in BETA:
@@ -152,6 +166,108 @@ class Directory(unittest.TestCase):
         return self.path(name)
 
 
+class Kept(Directory):
+    """The small file of a run."""
+
+    def test_it_shows_what_the_run_showed(self):
+        run = runs.load_run(self.make("run", "slay", 3, 0.7))
+        kept.write_run(self.path("kept.jsonl"), self.path("run"), made_up_runs.measures(0.7))
+        small = kept.load(self.path("kept.jsonl"))
+        self.assertTrue(small.finished)
+        self.assertEqual((small.final, small.seed, small.attention), (run.final, 3, {"name": "slay"}))
+        self.assertEqual(small.measures["hits"], 0.7 - 0.3)
+        self.assertEqual((small.last_step, len(small.steps)), (400, kept.PARTS))
+        self.assertAlmostEqual(statistics.mean([step["loss"] for step in small.steps]),
+                               statistics.mean([step["loss"] for step in run.steps]), places=5)
+        self.assertLess(os.path.getsize(self.path("kept.jsonl")), os.path.getsize(self.path("run/metrics.jsonl")) / 4)
+
+    def test_one_that_lost_its_last_line(self):
+        self.make("run", lines=made_up_runs.step_lines(400, 0.7, random.Random(1), 100.0))
+        os.mkdir(self.path("run/step_00000400"))
+        with open(self.path("run/step_00000400/state.json"), "w", encoding="utf-8") as file:
+            json.dump({"options": {"steps": 400}}, file)
+        kept.write_run(self.path("kept.jsonl"), self.path("run"), {})
+        self.assertTrue(kept.load(self.path("kept.jsonl")).finished)
+
+    def test_one_that_diverged(self):
+        self.make("run", lines=[])
+        kept.write_failed(self.path("kept.jsonl"), self.path("run"), "the loss is not finite")
+        self.assertEqual(kept.load(self.path("kept.jsonl")).failed, "the loss is not finite")
+
+    def test_nothing_and_damage(self):
+        self.assertIsNone(kept.load(self.path("none.jsonl")))
+        with open(self.path("bad.jsonl"), "w", encoding="utf-8") as file:
+            file.write("{")
+        self.assertIsNone(kept.load(self.path("bad.jsonl")))
+
+
+class Sweep(unittest.TestCase):
+    """Which rate is next, and which is taken."""
+
+    @staticmethod
+    def choice(known):
+        return sweep.Choice(["1e-3", "3e-3", "1e-2"], lambda rate: (rate in known, known.get(rate)))
+
+    def test_all_first(self):
+        self.assertEqual((self.choice({"3e-3": 1.0}).missing, self.choice({"3e-3": 1.0}).best), (["1e-3", "1e-2"], None))
+
+    def test_the_middle_is_taken(self):
+        found = self.choice({"1e-3": 2.0, "3e-3": 1.0, "1e-2": 1.5})
+        self.assertEqual((found.missing, found.best, found.at_the_end), ([], "3e-3", False))
+
+    def test_at_an_end_it_goes_on_twice(self):
+        found = {"1e-3": 1.0, "3e-3": 1.1, "1e-2": None}
+        self.assertEqual(self.choice(found).missing, ["3e-4"])
+        found["3e-4"] = 0.9
+        self.assertEqual(self.choice(found).missing, ["1e-4"])
+        found["1e-4"] = 0.8
+        self.assertEqual((self.choice(found).best, self.choice(found).at_the_end), ("1e-4", True))
+
+    def test_settings(self):
+        asked = {**settings.DEFAULTS, "rates": ["1e-3", "3e-3", "1e-2"], "seeds": [1, 2]}
+        self.assertEqual({key: settings.settle_sweep(asked)[key] for key in ("sweep_budget", "sweep_seed")},
+                         {"sweep_budget": "500steps", "sweep_seed": 3})
+        for bad in ({"rates": []}, {"sweep_seed": 2}, {"options": ["--lr", "1e-3"]}, {"budget": "60s", "sweep_budget": None}):
+            with self.assertRaises(settings.BadInput, msg=str(bad)):
+                settings.settle_sweep({**asked, "sweep_budget": "9steps", **bad})
+        for bad in ("1e-3", "1e-3,3e-3", "1e-3,1e-2,3e-2", "a,b,c", "1e-2,3e-3,1e-3"):
+            with self.assertRaises(settings.BadInput, msg=bad):
+                settings.parse_rates(bad)
+
+    def test_a_rate_of_its_own_comes_last(self):
+        command = settings.train_command(settings.DEFAULTS, ["--train", "x"], "elu", 1, "OUT", 1, 75, "1e-2")
+        rates = [value for name, value in zip(command, command[1:]) if name == "--lr"]
+        self.assertEqual(rates[-1], "1e-2")
+        self.assertEqual(settings.run_name("elu", 1, "1e-2"), "elu_lr-1e-2_seed1")
+
+
+class State(Directory):
+    """What decoding keeps, by the configuration that the trainer wrote."""
+
+    def of(self, attention):
+        return state.of_run(runs.load_run(self.make("run", attention)))  # 2 heads of 64, context 256
+
+    def test_widths(self):
+        slay = {"name": "slay", "poly": "anchor", "fusion": "tensor", "R": 3, "M": 16, "P": 8}
+        for attention, expected in (({"name": "softmax"}, (None, 2 * 64 * 256)), ({"name": "softmax", "window": 32}, (None, 2 * 64 * 32)),
+                                    (slay, (384, 384 * 65)), ({**slay, "poly": "none"}, (48, 48 * 65)),
+                                    ({**slay, "poly": "exact"}, (None, 2 * 64 * 256)), ({"name": "elu"}, (64, 64 * 65)),
+                                    ({"name": "favor", "M": 64}, (64, 64 * 65)), ({"name": "uniform"}, (1, 65)),
+                                    ({"name": "slay"}, (None, None))):
+            self.assertEqual(self.of(attention), expected, attention)
+        hybrid = [{**slay, "layers": 3}, {"name": "softmax", "window": 64, "layers": 1}]
+        self.assertEqual(self.of_list(hybrid), (None, round((3 * 384 * 65 + 2 * 64 * 64) / 4)))
+
+    def of_list(self, attention):
+        path = self.make("list")
+        metrics = os.path.join(path, "metrics.jsonl")
+        with open(metrics, encoding="utf-8") as file:
+            first, rest = file.read().split("\n", 1)
+        with open(metrics, "w", encoding="utf-8") as file:
+            file.write(json.dumps({**json.loads(first), "attention": attention}) + "\n" + rest)
+        return state.of_run(runs.load_run(path))
+
+
 class BadRuns(Directory):
     def reason(self, path):
         good = self.make("good")
@@ -228,6 +344,64 @@ class Comparisons(Directory):
         self.assertEqual(rows["elu"]["verdict"], "worse")
         self.assertEqual(rows["elu"]["peak_memory_mb"], 72.5)
 
+    def test_seeds_are_paired(self):
+        """Three seeds that differ by more than the attentions do."""
+        levels = {("softmax", 1): 0.5, ("softmax", 2): 0.9, ("softmax", 3): 1.4, ("elu", 1): 0.6, ("elu", 2): 1.0, ("elu", 3): 1.5}
+        paths = [self.make(f"{name}{seed}", name, seed, level) for (name, seed), level in levels.items()]
+        report = self.build(paths)
+        found = next(row for row in report.summary["rows"] if row["label"] == "elu")
+        self.assertTrue(found["against_softmax"]["paired_p"] < 0.05 < found["against_softmax"]["welch_p"], found["against_softmax"])
+        self.assertEqual(found["verdict"], "worse")
+        self.assertTrue(report.summary["findings"][0].startswith("Best: softmax"), report.summary["findings"][0])
+
+    def test_the_headline_calls_no_winner_without_the_test(self):
+        cases = {"n = 1": [("softmax", 1, 0.5), ("elu", 1, 0.9)],
+                 "noise": [("softmax", 1, 0.5), ("softmax", 2, 0.9), ("softmax", 3, 0.6), ("elu", 1, 0.9), ("elu", 2, 0.55), ("elu", 3, 0.7)],
+                 "two alike": [(name, seed, level + 0.1 * seed + 0.002 * (name == "elu") * (seed - 2)) for name, level in
+                               (("softmax", 0.5), ("elu", 0.5), ("uniform", 2.0)) for seed in (1, 2, 3)]}
+        for case, made in cases.items():
+            words = self.build([self.make(f"{case}{name}{seed}", name, seed, level) for name, seed, level in made]).summary["findings"][0]
+            self.assertTrue(words.startswith("Lowest mean loss, but no winner: ") and "Best" not in words, (case, words))
+        self.assertNotIn("uniform", words)
+
+    def test_no_empty_columns(self):
+        plain = results.markdown(self.build([self.make("a"), self.make("b", "elu", 1, 0.8)]).summary)
+        for name in ("recall hits", "the rest", "rate", "decode 1K", "paired p", "Welch p"):
+            self.assertNotIn(f"| {name} |", plain)
+        for text in ("Recall hits", "Decode:", "Rate:"):
+            self.assertNotIn(text, plain)
+        made_up_runs.write_comparison(self.path("cmp"))
+        report = page.load_comparison(self.path("cmp"))
+        full = results.markdown(report.summary)
+        for name in ("recall hits", "the rest", "rate", "decode 1K", "paired p", "Welch p"):
+            self.assertIn(f"| {name} |", full)
+        for column in results.columns_of(report.summary["rows"]):
+            self.assertTrue(any(column.cell(row) != "–" for row in report.summary["rows"]), column.name)
+
+    def test_hits_positions_and_rates(self):
+        made_up_runs.write_comparison(self.path("cmp"))
+        report = page.load_comparison(self.path("cmp"))
+        row = next(row for row in report.summary["rows"] if row["label"] == "elu")
+        self.assertAlmostEqual(row["hits"]["mean"], 0.8 + 0.002 - 0.3)
+        self.assertAlmostEqual(row["rest"]["mean"], 0.8 + 0.002 + 0.1)
+        series = next(each for each in report.data["series"] if each["label"] == "elu")
+        self.assertEqual([bucket[:2] for bucket in series["longer"]], [[0, 15], [16, 31], [32, 63], [64, 127]])
+        for found, expected in zip(series["positions"][2][2:], (0.802, 0.801, 0.803)):
+            self.assertAlmostEqual(found, expected)
+        self.assertEqual(results.rate_table([row]), (["attention", "1e-3", "3e-3", "1e-2"], [["elu", "1.0000", "0.8000 ←", "diverged"]]))
+        self.assertTrue(any("25 % of the validation targets" in note for note in report.summary["notes"]))
+
+    def test_rates_that_were_chosen_are_not_unequal_options(self):
+        for path, rates in (("swept", ["1e-3"]), ("one", [])):
+            plan = {"jobs": 1, "threads": 1, "rates": rates, "runs": {}}
+            for name, rate in (("softmax", 1e-3), ("elu", 1e-2)):
+                self.make(f"{path}/{name}", name, lr=rate)
+                plan["runs"][name] = {"attention": name}
+            with open(self.path(f"{path}/compare.json"), "w", encoding="utf-8") as file:
+                json.dump(plan, file)
+        notes = [page.load_comparison(self.path(path)).summary["notes"] for path in ("swept", "one")]
+        self.assertEqual([any("lr is" in note for note in each) for each in notes], [False, True])
+
     def test_one_seed_is_said(self):
         report = self.build([self.make("a"), self.make("b", "elu", 1, 0.8)])
         self.assertEqual(report.summary["rows"][1]["verdict"], "n < 2")
@@ -295,7 +469,7 @@ class Comparisons(Directory):
         made_up_runs.write_comparison(self.path("cmp"), seeds=(1, 2))
         report = page.load_comparison(self.path("cmp"))
         self.assertEqual(len(json.loads(results.dump(report.summary))["rows"]), 10)
-        self.assertEqual(results.markdown(report.summary).count("\n| "), 11 + 8)
+        self.assertEqual(results.markdown(report.summary).count("\n| "), 11 + 11 + 8)  # results, rates, beside the paper
 
     def test_crossover(self):
         rows = made_up_runs.scaling_rows()
@@ -325,7 +499,10 @@ class Paper(unittest.TestCase):
 
     @staticmethod
     def rows(levels, spread=0.001):
-        return [{"label": label, "loss": {"values": [level - spread, level, level + spread]}} for label, level in levels.items()]
+        """Seeds that do not go up and down together: pairs show no more than the means do."""
+        noise = {label: random.Random(label) for label in levels}
+        return [{"label": label, "loss": {"seeds": ["1", "2", "3"], "values": [level + noise[label].gauss(0, spread) for _ in range(3)]}}
+                for label, level in levels.items()]
 
     def test_the_same_order_and_the_opposite(self):
         found = paper.compare(self.rows(paper.LOSSES), "loss")
@@ -342,7 +519,7 @@ class Paper(unittest.TestCase):
 
     def test_too_few_or_one_seed(self):
         self.assertIsNone(paper.compare(self.rows({"softmax": 1.0, "yat": 2.0}), "loss"))
-        single = [{"label": label, "loss": {"values": [loss]}} for label, loss in paper.LOSSES.items()]
+        single = [{"label": label, "loss": {"seeds": ["1"], "values": [loss]}} for label, loss in paper.LOSSES.items()]
         self.assertEqual(paper.compare(single, "loss")["pairs"], {"same": 0, "opposite": 0, "undecided": 21})
 
 
@@ -419,7 +596,7 @@ class Speed(Directory):
         report = self.report()
         row = next(row for row in report.summary["rows"] if row["label"] == "elu")
         self.assertAlmostEqual(row["training_tokens_per_second"]["median"], 19700 * 1.01)
-        self.assertIn("19.9k ± 1 %", results.cells(row))
+        self.assertIn("19.9k ± 1 %", [column.cell(row) for column in results.COLUMNS])
         self.assertTrue(any("3 rounds of 12 steps" in note for note in report.summary["notes"]), report.summary["notes"])
         self.assertTrue(any("(slay:poly=exact,R=2) to 1.02 (yat)" in line for line in report.summary["findings"]),
                         report.summary["findings"])
@@ -550,8 +727,8 @@ class Pages(Directory):
     def test_parts_are_there(self):
         made_up_runs.write_comparison(self.path("cmp"))
         text = page.render(page.load_comparison(self.path("cmp")))
-        for part in ("answer", "dots", "results", "curves", "curve-tokens", "curve-time", "scaling-time", "scaling-memory",
-                     "paper", "samples", "method"):
+        for part in ("answer", "dots", "results", "curves", "curve-tokens", "curve-time", "positions", "longer", "rates",
+                     "scaling-time", "scaling-memory", "paper", "samples", "method"):
             self.assertIn(f'id="{part}"', text, part)
 
     def test_watching_page_refreshes(self):

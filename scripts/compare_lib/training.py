@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 
-from . import statistics
+from . import kept, statistics
 from .runs import BadRun, checkpoints, load_run, parse_json
 from .settings import BadInput, run_name, train_command
 
@@ -16,16 +16,21 @@ POLL_SECONDS = 0.25
 
 
 class Job:
-    """One run: an attention with one seed."""
+    """One run: an attention with one seed, and with a rate of its own if rates are swept. `kept` is its small file."""
 
-    def __init__(self, entry, seed, directory, command):
+    def __init__(self, entry, seed, directory, command, kept_file=None, rate=None):
         self.entry, self.seed, self.directory, self.command = entry, seed, directory, command
+        self.kept, self.label = kept_file, entry + (f" at {rate}" if rate else "")
         self.state, self.reason, self.process, self.log, self.slot = WAITING, "", None, None, None
         self.metrics = MetricsTail(os.path.join(directory, "metrics.jsonl"))
         self.started = None
 
     def look(self):
-        """Finds out whether it was finished by an earlier call."""
+        """Finds out whether it was finished by an earlier call, here or elsewhere."""
+        if self.kept and kept.load(self.kept):
+            self.state, self.metrics = DONE, MetricsTail(self.kept)
+            self.metrics.read()
+            return
         self.metrics.read()
         try:
             if load_run(self.directory).finished:
@@ -157,8 +162,9 @@ def prepare_child(cores):
 class Training:
     """Runs all jobs, at most `jobs` at a time. Under a time budget in full rounds, each run on cores of its own."""
 
-    def __init__(self, jobs_list, jobs, threads, timed, show):
-        self.jobs, self.at_once, self.threads, self.timed, self.show = jobs_list, jobs, threads, timed, show
+    def __init__(self, jobs_list, jobs, threads, timed, show, done=lambda job: None):
+        """`done` is called with each run that has ended by itself."""
+        self.jobs, self.at_once, self.threads, self.timed, self.show, self.done = jobs_list, jobs, threads, timed, show, done
         self.interrupted = False
         self.started = time.monotonic()
 
@@ -197,6 +203,8 @@ class Training:
             job.state = WAITING
         else:
             job.state, job.reason = FAILED, last_line(os.path.join(job.directory, "train.log"), code)
+        if job.state != WAITING:
+            self.done(job)
 
     def poll(self):
         for job in self.running():
@@ -238,14 +246,28 @@ def last_line(path, code):
     return re.sub(r"^\S*train_gpt2: ", "", text)[-300:] or f"train_gpt2 ended with code {code}"
 
 
-def plan_jobs(settings, corpus, out, threads, val_every):
-    """All runs, seed by seed, so that every attention has one before any has two."""
-    jobs = []
-    for seed in settings["seeds"]:
-        for entry in settings["attentions"]:
-            directory = os.path.join(out, run_name(entry, seed))
-            jobs.append(Job(entry, seed, directory, train_command(settings, corpus, entry, seed, directory, threads, val_every)))
-    return jobs
+class Places:
+    """Where things of a comparison are: `out` the small files and the page, `runs` the run directories."""
+
+    def __init__(self, out, runs=None):
+        self.out, self.runs = out, runs or out
+
+    def kept(self, name):
+        return os.path.join(self.out, "kept", name + ".jsonl")
+
+
+def plan_job(settings, corpus, places, entry, seed, threads, val_every, rate=None, prefix=""):
+    name = prefix + run_name(entry, seed, rate)
+    directory = os.path.join(places.runs, name)
+    command = train_command(settings, corpus, entry, seed, directory, threads, val_every, rate)
+    return Job(entry, seed, directory, command, places.kept(name), rate)
+
+
+def plan_jobs(settings, corpus, places, threads, val_every, rates=None):
+    """All runs, seed by seed, so that every attention has one before any has two. `rates` are the chosen ones, if swept."""
+    rates = rates or {}
+    return [plan_job(settings, corpus, places, entry, seed, threads, val_every, rates.get(entry))
+            for seed in settings["seeds"] for entry in settings["attentions"]]
 
 
 def try_attentions(settings, corpus, out):

@@ -4,9 +4,13 @@
 import array
 import json
 import math
+import os
 import struct
+import subprocess
+import tempfile
 
 TYPES = {"I32": "i", "F32": "f", "U8": "B"}
+LONGER = 16  # rows so many times as long as in training, where a model can read them
 
 
 class Losses:
@@ -30,6 +34,15 @@ class Losses:
         for index, target in enumerate(self.targets):
             if target >= 0:
                 yield index, index // self.T, index % self.T
+
+
+def of_run(run, shards, *words):
+    """Every token's loss of a run directory's model over shards."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, "losses")
+        command = ["./sample_gpt2", run, "--loss", shards, "--losses", path, "--threads", "1", *words]
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+        return Losses(path)
 
 
 def mean(values):
@@ -67,5 +80,15 @@ def by_position(losses, first=16):
 
 
 def language(losses):
+    """{"loss", "hits", "rest", "share", "positions"}"""
     return {"loss": mean([losses.losses[index] for index, _, _ in losses.counted()]), **hits_and_rest(losses),
             "positions": by_position(losses)}
+
+
+def language_of_run(run, shards, documents=False, longer=None, tokens=65536):
+    """The same of a run directory; `longer` is the length of longer rows, or None: then there is no "longer"."""
+    found = language(of_run(run, shards, "--loss-tokens", str(tokens), *([] if documents else ["--no-begin"])))
+    if longer:
+        words = ["--length", str(longer), "--loss-tokens", str(4 * tokens), "--no-begin"]
+        found["longer"] = by_position(of_run(run, shards, *words))
+    return found
