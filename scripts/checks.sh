@@ -1,5 +1,5 @@
 # For tests, to be read by `.`: checks that count in `passed` and `failed`, which the test sets, and say what was compared.
-# What cannot be tested here is said and counted too; the test ends with `summary`.
+# What cannot be tested here is said and counted too; the test ends with `summary`. With TEST_STOP=1 the first failure ends it.
 skipped=0
 pass() { passed=$((passed + 1)); }
 fail() { # name, then what was compared
@@ -7,6 +7,7 @@ fail() { # name, then what was compared
     echo "FAIL $1"
     shift
     printf '    %s\n' "$@"
+    [ -z "${TEST_STOP:-}" ] || exit 1
 }
 skip() { # what, why
     skipped=$((skipped + 1))

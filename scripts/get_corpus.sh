@@ -15,7 +15,7 @@ usage: scripts/get_corpus.sh NAME [options]
   PATH           a text file, or a folder of .txt and .md files
 
   --out DIR      where to (data/NAME)
-  --vocab K      also train a tokenizer of K tokens and write shards
+  --vocab K      also train a tokenizer of K tokens and write shards; auto: as many as the text is enough for
   --prose        enwik8: only the prose of the articles, every 20th held out
   --shards N     fineweb: number of training shards (1, at most 103)
   --megabytes N  stories: how much text (20)
@@ -44,7 +44,7 @@ while [ $# -gt 0 ]; do
             [ $# -ge 2 ] && [ -n "$2" ] || fail "$1 needs a value; see --help"
             case $1 in
                 --out) out=$2 ;;
-                --vocab) count_option "$1" "$2" 65536 && vocab=$2 ;;
+                --vocab) { [ "$2" = auto ] || count_option "$1" "$2" 65536; } && vocab=$2 ;;
                 --shards) count_option "$1" "$2" 103 && shards=$2 ;;
                 --megabytes) count_option "$1" "$2" 100000 && megabytes=$2 ;;
             esac
@@ -256,6 +256,7 @@ get_path() {
 
 make_shards() {
     floor=""
+    [ "$vocab" != auto ] || vocab=$(vocabulary_size)
     [ ! -e "$shown/floor.json" ] || floor=--floor=$shown/floor.json # what is known about the text goes with its tokens
     ./tokenize train --vocab "$vocab" --out "$shown/vocab.tiktoken" "$shown/train.txt" &&
         ./tokenize encode --vocab-file "$shown/vocab.tiktoken" --out "$shown/$name" ${floor:+"$floor"} \

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import re
-import struct
-import subprocess
 import sys
 import tempfile
 
@@ -18,6 +16,7 @@ from lm_eval.tasks import TaskManager
 
 sys.path.insert(0, "scripts")
 from checks import check, summary
+from programs import QUICK, make_stories, run, train
 
 TASK = """task: stories
 dataset_path: json
@@ -32,13 +31,6 @@ metric_list:
   - metric: acc
   - metric: acc_norm
 """
-
-
-def run(*command):
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}: {result.stderr.strip()}")
-    return result.stdout
 
 
 def make_set(directory):
@@ -60,16 +52,12 @@ def make_set(directory):
 
 
 def make_models(directory):
-    """A checkpoint for each of two attentions."""
+    """A checkpoint for each of two attentions; quickly, of the second."""
     path = lambda name: os.path.join(directory, name)
-    run("./stories", "--stories", "150", "--seed", "3", "--out", path("text"))
-    run("./tokenize", "train", "--vocab", "400", "--out", path("vocab"), path("text"))
-    run("./tokenize", "encode", "--vocab-file", path("vocab"), "--out", path("shard"), path("text"))
-    for name, *options in ("softmax",), ("slay", "--attention", "slay", "--decay", "learned"):
-        run("./train_gpt2", "--quiet", "--train", path("shard_train_000000.bin"), "--tokenizer", path("vocab"), "--layers", "2",
-            "--heads", "2", "--width", "64", "--context", "64", "--batch", "8", "--steps", "300", "--warmup", "5", "--lr", "0.005",
-            "--documents", "--out", path(name), *options)
-        yield name, path(f"{name}/step_00000300")
+    sizes = ["--layers", "2", "--heads", "2", "--width", "64", "--context", "64", "--batch", "8", "--steps", "300"]
+    data = [*make_stories(directory, 400), "--tokenizer", path("vocab"), "--warmup", "5", "--lr", "0.005"]
+    for name, *options in (("softmax",), ("slay", "--attention", "slay", "--decay", "learned"))[QUICK:]:
+        yield name, train(path(name), *data, *sizes, *options)
 
 
 def report_here(checkpoint, path, directory, *options):

@@ -92,7 +92,8 @@ a_rank_hangs() { # program, options
     check_equal "hung: exit code" $? 1
     running=""
     kill -KILL "$hung" 2>/dev/null
-    check_equal "hung: one message" "$(grep -c 'for the other ranks (.*): one of them is dead or hangs, and all end' "$work/err")" 1
+    check_equal "hung: one message, which names the rank" \
+        "$(grep -c "for rank 1 (process $hung, which is stopped) (.*): it is dead or hangs, and all end" "$work/err")" 1
 }
 a_rank_dies() { # program, options
     rm -rf "$work/killed"

@@ -14,7 +14,7 @@ trap 'exit 130' INT TERM
 
 # ---- the sandbox: the programs and scripts, with data and runs of the names that the pages use, but small
 tree=$work/tree
-mkdir -p "$tree/novels" "$tree/data" && cp -r scripts docs "$tree/" || exit 1
+mkdir -p "$tree/novels" "$tree/data" && cp -r scripts docs "$tree/" && ln -s "$PWD/dev" "$tree/" || exit 1
 for program in train_gpt2 sample_gpt2 evaluate stories tokenize inspect export_gguf export_llmc; do ln -s "$PWD/$program" "$tree/"; done
 (
     cd "$tree" &&
@@ -51,12 +51,14 @@ MADE = {"build/report": "scripts/test_report.sh", "build/cuda_headers": "dev/cud
         "build/": "Makefile",
         "modeling_slay.py": "core/model/modeling.c", "runs/quickstart_slay": "scripts/quickstart.sh",
         "runs/compare": "scripts/compare_lib/settings.py", "runs/quickstart_softmax_2": "scripts/recipe.sh",
+        **dict.fromkeys(["data/novels", "runs/novels", "runs/best", "runs/best_in_pytorch", "runs/gpt2_124M_softmax",
+                         "runs/gpt2_124M_slay"], "scripts/test_recipes.sh"),
         "runs/": ".gitignore", "data/": ".gitignore", "data/austen_512": "docs/results/austen/README.md"}
 # Options of programs that are not ours, or that have no --help.
 FOREIGN = {"--bind-to": "mpirun", "--nodes": "sbatch", "--ntasks-per-node": "sbatch", "--cpus-per-task": "sbatch",
            "--gpus-per-task": "sbatch", "--kill-on-bad-exit": "srun", "--mode": "cudacc", "--only": "mutants.py",
            "--list": "mutants.py", "--trust": "mutants.py", "--seconds": "mutants.py", "--hostfile": "train_mpi.sh",
-           "--left-out": "run_tests.sh"}
+           "--left-out": "run_tests.sh", "--quick": "test_interop.sh"}
 # What is only read, and why. A script of ours besides these may be only read where a test of its own runs it.
 ONLY_READ = {"make": "targets are resolved; make test would run itself", "mpirun": "scripts/test_parallel.sh runs it",
              "sbatch": "scripts/test_scripts.sh runs it",
@@ -125,8 +127,8 @@ def options_of(*program):
 
 def is_explained(name):
     """Whether it has a --help: programs, and the scripts that are not tests."""
-    return name in PROGRAMS or bool(re.fullmatch(r"scripts/(?!test_)\w+(\.sh|\.sbatch)?", name) and os.path.isfile(name)
-                                    and os.access(name, os.X_OK))
+    script = re.fullmatch(r"scripts/(?!test_)\w+(\.sh|\.sbatch)?|dev/experiments/(kernel/)?\w+", name)
+    return name in PROGRAMS or bool(script and os.path.isfile(name) and os.access(name, os.X_OK))
 
 
 @functools.cache
@@ -254,8 +256,8 @@ def run(page, command):
 
 
 def is_followed_elsewhere(page, command):
-    """Commands about the mechanisms that docs/attentions.md makes up: scripts/test_new_attention.sh follows the page."""
-    return page == "docs/attentions.md" and re.search(r"\b(squared-relu|cosine)\b", command)
+    """Recipes, by scripts/test_recipes.sh; the mechanisms that docs/attentions.md makes up, by scripts/test_new_attention.sh."""
+    return page == "docs/recipes.md" or page == "docs/attentions.md" and re.search(r"\b(squared-relu|cosine)\b", command)
 
 
 def check_command(page, command):

@@ -49,11 +49,22 @@ model_files() {
 }
 model_files
 
-# ---- a pasted command; what it is answered with is a command
+# ---- a pasted command; what it is answered with is a command, which finds llm.c's HellaSwag where llm.c has it
+write_set() { # path: an example of two completions: length, number, label, completions, then a count before each text
+    mkdir -p "$(dirname "$1")" && {
+        printf '%b' "$(for word in 20240522 1 1; do octal_bytes "$word" 4; done)"
+        head -c 1012 /dev/zero
+        printf '%b' "$(for word in 65535 30 0 1 2 3 5 6 7 2 8 9 2 10 11; do octal_bytes "$word" 2; done)"
+    } >"$1"
+}
+write_set "$work/dev/data/hellaswag/hellaswag_val.bin"
 check_refused "a pasted command" "these are llm.c's options; here it is:  ./train_gpt2 --train" ./train_gpt2 \
     -i "$work/train.bin" -j "$work/val.bin" -o "$work/pasted" -e d12 -b 2 -t 16 -d 64 -x 3 -l 0.001 -q 0 -u 1 -v 2 -s 0 -h 1
-answer=$(sed 's/.*here it is:  //; s/  (without an equal.*//' "$work/stderr")
-sh -c "$answer --layers 1 --heads 2 --width 16 --context 16 --vocab 61 --quiet" >"$work/out" 2>&1
+answer=$(sed 's/.*here it is:  //' "$work/stderr")
+ln -s "$PWD/train_gpt2" "$work/"
+(cd "$work" && sh -c "$answer --layers 1 --heads 2 --width 16 --context 16 --vocab 61 --quiet") >"$work/out" 2>&1
 check_equal "the answer trains" "$(saved_steps "$work/pasted")" 3
 check_contains "with its batch of rows" '"batch": 4,' "$work/pasted/metrics.jsonl"
+check_equal "and asks HellaSwag with the validation and at the end" \
+    "$(sed -n 's/.*"type": "evaluation", "step": \([0-9]*\),.*"examples": \([0-9]*\).*/\1:\2/p' "$work/pasted/metrics.jsonl" | tr '\n' ' ')" "2:1 3:1 "
 summary

@@ -83,6 +83,13 @@ zero_and_resume() {
     check_same_run "resumed with ZeRO" "$work/go" "$work/three" $last
     alone --resume "$work/three" --steps 24 --quiet
     check_equal "a run of 3 ranks goes on alone" "$?$(cat "$work/err")" 0
+    alone $small --schedule constant --steps 4 --val-every 4 --out "$work/chain"
+    for number in 2 3 4 1 4 3 2; do # 4 steps on each
+        works "a chain of ranks: $number" ranks "$number" ./train_gpt2 --resume "$work/chain" --zero $((number / 3)) \
+            --steps $(($(find "$work/chain" -name 'step_*' | sed 's/.*step_0*//' | sort -n | tail -n 1) + 4)) --quiet
+    done
+    alone $small --schedule constant --steps 32 --val-every 4 --out "$work/unchained"
+    check_losses "a chain of 1, 2, 3, 4, 1, 4, 3, 2 ranks: losses" "$work/unchained" "$work/chain" 40
     works "fewer rows than ranks" ranks 4 ./train_gpt2 $small --batch-start 1 --batch-ramp 8 --steps 20 --out "$work/ramp.4"
     alone $small --batch-start 1 --batch-ramp 8 --steps 20 --out "$work/ramp.1"
     check_losses "fewer rows than ranks: losses" "$work/ramp.1" "$work/ramp.4"

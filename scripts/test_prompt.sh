@@ -109,6 +109,7 @@ terminal.wait_for_prompt()
 terminal.type(b"The old\n")
 behind = terminal.wait_for(b"The old", terminal.wait_for(b"The old"))  # as typed, then as printed
 terminal.wait_for(b" ", behind)
+time.sleep(0.5)  # nobody reads: the program waits in the middle of writing, and the signal finds it there
 terminal.type(b"\x03")
 terminal.wait_for_prompt(behind)
 terminal.type(end)

@@ -25,9 +25,12 @@ BELOW = {
     "core/sample": ["core/ranks"],
     "": ["core/train", "core/sample", "dataloader/stories", "dev/cuda"],  # the programs
     "dev": [""],
-    "dev/bench": [""],
+    "dev/bench": ["dev"],
     "dev/cuda": [""],
+    "dev/experiments/kernel": ["dev"],
+    "dev/faults": [],
     "dev/fixtures": [],
+    "dev/fuzz": [""],
     "dev/cuda_on_cpu": ["core/gpu"],
     "dev/cuda_on_cpu/include": [],
     "dev/cuda_on_cpu/include/cooperative_groups": ["dev/cuda_on_cpu/include"],

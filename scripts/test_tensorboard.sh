@@ -1,9 +1,9 @@
 #!/bin/sh
-# --tensorboard and --sample-every: event files read by TensorBoard's own reader, after a run that was interrupted,
-# continued, rolled back to an earlier checkpoint; samples that leave the run's bits as they are. `make test-interop` brings
-# TensorBoard from PyPI into a Python environment of its own (build/venv-tensorboard), once; without it, or without a
-# network, that part is skipped. Needs the programs. Last line: `N passed, N failed`.
-#   INSTALL=yes scripts/test_tensorboard.sh     installs it
+# --tensorboard and --sample-every: event files read by TensorBoard's own reader, aim and trackio, after a run that was
+# interrupted, continued, rolled back to an earlier checkpoint; samples that leave the run's bits as they are. `make
+# test-interop` brings these programs into a Python environment of its own (build/venv-tensorboard), once; without
+# it, or without a network, that part is skipped. Needs the programs. Last line: `N passed, N failed`.
+#   INSTALL=yes scripts/test_tensorboard.sh     installs them
 cd "$(dirname "$0")/.." || exit 1
 . scripts/train_checks.sh
 make_shard "$work/train.bin" 1500 1
@@ -49,71 +49,42 @@ check_refused "a prompt without a vocabulary" "give --tokenizer FILE" ./train_gp
 # shellcheck disable=SC2086
 event_files() {
     options="$text --val $work/words_train_000000.bin --val-tokens 200 --val-every 5 --schedule constant --tensorboard --sample-every 10 --sample-tokens 12 --save-every 5 --keep 9"
-    works "in one go" $options --steps 30 --out "$work/whole"
-    works "the first part" $options --steps 20 --out "$work/parts"
-    works "again from an older checkpoint" --resume "$work/parts/step_00000010" --steps 25
-    works "and on" --resume "$work/parts" --steps 30
-    check_equal "a file for each session" "$(find "$work/parts" -name 'events.out.tfevents.*' | wc -l | tr -d ' ')" 3
+    works "in one go" $options --steps 30 --out "$work/watched/whole"
+    works "the first part" $options --steps 20 --out "$work/watched/parts"
+    works "again from an older checkpoint" --resume "$work/watched/parts/step_00000010" --steps 25
+    works "and on" --resume "$work/watched/parts" --steps 30
+    check_equal "a file for each session" "$(find "$work/watched/parts" -name 'events.out.tfevents.*' | wc -l | tr -d ' ')" 3
     check_equal "none without the option" "$(find "$work/prompted" -name 'events.out.tfevents.*')" ""
 }
 event_files
 
+python=build/venv-tensorboard/bin/python
+can_read() { "$python" -c "import $1" 2>/dev/null; }
+install() { # what reads event files, then the packages; TensorFlow is aim's, which reads them with it
+    can_read "$1" && return
+    what=$1
+    shift
+    "$python" -m pip install --quiet --retries 1 --timeout 15 "$@" >"$work/log" 2>&1 && can_read "$what"
+}
 environment() { # makes or finds it; says why not
-    python=build/venv-tensorboard/bin/python
-    "$python" -c "import tensorboard" 2>/dev/null && return
-    [ "${INSTALL:-}" ] || { why="no TensorBoard here; make test-interop installs it" && return 1; }
+    [ "${INSTALL:-}" ] || can_read tensorboard || { why="it is not here; make test-interop installs it" && return 1; }
+    [ "${INSTALL:-}" ] || return 0
     command -v python3 >/dev/null || { why="no python3" && return 1; }
-    mkdir -p build && python3 -m venv build/venv-tensorboard >"$work/log" 2>&1 || { why="python3 -m venv does not work here" && return 1; }
-    "$python" -m pip install --quiet --retries 1 --timeout 15 tensorboard >"$work/log" 2>&1 || { why="pip cannot install tensorboard: no network?" && return 1; }
+    [ -x "$python" ] || { mkdir -p build && python3 -m venv build/venv-tensorboard >"$work/log" 2>&1; } ||
+        { why="python3 -m venv does not work here" && return 1; }
+    install tensorboard tensorboard || { why="pip cannot install it: no network?" && return 1; }
+    install trackio,tbparse 'trackio[tensorboard]' || skip "event files in trackio" "pip cannot install it"
+    install aim,tensorflow aim tensorflow-cpu || skip "event files in aim" "pip cannot install it and TensorFlow"
 }
 if environment; then
-    "$python" - "$work/whole" "$work/parts" >"$work/read" 2>"$work/notes" <<'PYTHON'
-import json, sys
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginAccumulator
-from tensorboard.plugins.hparams import plugin_data_pb2
-from tensorboard.util import tensor_util
-
-failures = 0
-def check(name, found, expected):
-    global failures
-    if found != expected:
-        failures += 1
-        print(f"FAIL {name}: found {found}, expected {expected}")
-
-def read(run, reader=EventAccumulator):
-    events = reader(run, size_guidance={"scalars": 0, "tensors": 0})
-    events.Reload()
-    return events
-
-for run in sys.argv[1:]:
-    events = read(run)
-    lines = [json.loads(line) for line in open(run + "/metrics.jsonl")]
-    for tag, kind, key in (("train/loss", "step", "loss"), ("train/norm", "step", "norm"), ("train/lr", "step", "lr"),
-                           ("train/tokens", "step", "tokens"), ("validation/loss", "validation", "loss"),
-                           ("validation/bits_per_byte", "validation", "bits_per_byte")):
-        expected = [(line["step"], line[key]) for line in lines if line["type"] == kind]
-        found = [(event.step, event.value) for event in events.Scalars(tag)]
-        check(f"{run} {tag}: steps", [step for step, _ in found], [step for step, _ in expected])
-        far = [pair for pair in zip(found, expected) if not abs(pair[0][1] - pair[1][1]) <= 1e-5 * (1 + abs(pair[1][1]))]
-        check(f"{run} {tag}: values", far, [])
-    samples = [(event.step, tensor_util.make_ndarray(event.tensor_proto)[0].decode())
-               for event in read(run, PluginAccumulator).Tensors("sample/text_summary")]  # as the page shows them
-    check(f"{run}: samples", samples, [(line["step"], line["text"]) for line in lines if line["type"] == "sample"])
-    text = tensor_util.make_ndarray(events.Tensors("configuration/text_summary")[0].tensor_proto)[0].decode()
-    check(f"{run}: configuration", json.loads(text), lines[0])
-    metadata = events.SummaryMetadata("_hparams_/session_start_info")
-    start = plugin_data_pb2.HParamsPluginData.FromString(metadata.plugin_data.content).session_start_info
-    check(f"{run}: options", {name: value.number_value for name, value in start.hparams.items() if name in ("lr", "batch", "width")},
-          {name: lines[0]["options"][name] for name in ("lr", "batch", "width")})
-    check(f"{run}: attention", start.hparams["attention"].string_value, "softmax")
-    check(f"{run}: first step", events.FirstEventTimestamp() > 1e9, True)
-whole, parts = (read(run) for run in sys.argv[1:])
-check("the same losses in one go and in parts", [event.value for event in parts.Scalars("train/loss")],
-      [event.value for event in whole.Scalars("train/loss")])
-print("read", failures)
-PYTHON
-    check_equal "TensorBoard's readers" "$(cat "$work/read"; grep -A 20 Traceback "$work/notes")" "read 0"
+    "$python" scripts/read_events.py "$work/watched" >"$work/read" 2>"$work/notes" </dev/null
+    read -r read_passed _ read_failed _ <<END
+$(tail -n 1 "$work/read")
+END
+    case $read_passed,$read_failed in
+    [1-9]*,[0-9]*) passed=$((passed + read_passed)) failed=$((failed + read_failed)) && grep FAIL "$work/read" ;;
+    *) fail "event files read by others" "$(tail -n 5 "$work/notes")" ;;
+    esac
 else
     skip "event files in TensorBoard's own reader" "$why"
 fi

@@ -36,7 +36,7 @@ if ! command -v mpirun >/dev/null 2>&1 || ! grep -q "DHAVE_MPI" "${BUILD:-build}
     exit
 fi
 for program in $TWO_GPU_PROGRAMS; do
-    timeout -k 5 120 mpirun --quiet --allow-run-as-root --oversubscribe --bind-to none -np 2 "$program" >"$work/log" 2>&1 </dev/null
+    timeout -k 5 120 mpirun --quiet --allow-run-as-root --oversubscribe --bind-to none --mca orte_tmpdir_base "$work" -np 2 "$program" >"$work/log" 2>&1 </dev/null
     check_passed "$program on two ranks of mpirun" $?
 done
 summary

@@ -26,6 +26,9 @@ else
     [ "$ranks" -le "$(nproc)" ] || set -- --oversubscribe "$@"
 fi
 [ "$(id -u)" != 0 ] || set -- --allow-run-as-root "$@" # as in containers
+# mpiruns that share a folder for their session files remove it under each other's feet: this one has its own.
+session=$(mktemp -d) || refuse "cannot make a folder for mpirun's session in ${TMPDIR:-/tmp}"
+trap 'rm -rf "$session"' EXIT
 # Ranks that wait let others run; mpirun keeps its essays about exit codes to itself: the trainer has said what happened.
 # It answers SIGTERM by killing everything a second later; SIGUSR1 it hands on.
-run_until_saved mpirun --quiet --mca mpi_yield_when_idle 1 "$@"
+run_until_saved mpirun --quiet --mca mpi_yield_when_idle 1 --mca "orte_${hostfile:+local_}tmpdir_base" "$session" "$@"

@@ -10,9 +10,11 @@
 #include "gpt2_config.h"
 #include "gpt2_parameters.h"
 #include "llmc_model.h"
+#include "strict.h"
 #include "core/base/memory.h"
 #include "core/base/options.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,13 +65,15 @@ static void encode_bf16(unsigned char *out, const float *in, size_t count) {
 }
 
 // In each block the largest magnitude is 127 scales. The scale is rounded after the numbers were divided by it, as
-// llama.cpp does.
+// llama.cpp does; a block whose scale rounds to 0 is all zeros.
 static void encode_q8_0(unsigned char *out, const float *in, size_t count) {
     for (size_t block = 0; block < count / Q8_0_NUMBERS; block++, in += Q8_0_NUMBERS, out += Q8_0_BYTES) {
         float largest = 0;
         for (int i = 0; i < Q8_0_NUMBERS; i++) largest = fmaxf(largest, fabsf(in[i]));
-        float scale = largest / 127, inverse = scale > 0 ? 1 / scale : 0;
-        memcpy(out, &(uint16_t){half_of(scale)}, 2);
+        float scale = largest / 127;
+        uint16_t rounded = half_of(scale);
+        float inverse = rounded ? 1 / scale : 0;
+        memcpy(out, &rounded, 2);
         for (int i = 0; i < Q8_0_NUMBERS; i++) out[2 + i] = (unsigned char)(int8_t)roundf(in[i] * inverse);
     }
 }
@@ -267,14 +271,15 @@ static int write_padding(FileWriter *writer, Error *error) {
     return file_write(writer, zeros, (size_t)(aligned(writer->written) - writer->written), error);
 }
 
-// Half precision ends at 65504: larger weights, and blocks of them, would become infinity.
+// Half precision ends at 65504, and a bfloat16 rounds up to infinity from half a step above its largest number on:
+// larger weights, and blocks of them, would become infinity.
 static int check_range(const FileWriter *writer, const Parameter *p, Type type, Error *error) {
-    float largest = 0, most = type == TYPE_F16 ? 65504 : 65504 * 127.0f;
-    if (type != TYPE_F16 && type != TYPE_Q8_0) return 0;
+    static const float limits[] = {FLT_MAX, 65504, 0x1.fep127f, 65504 * 127.0f}; // by Type
+    float largest = 0, most = limits[type];
     for (size_t j = 0; j < p->count; j++) largest = fmaxf(largest, fabsf((float)p->value[j]));
     if (largest <= most) return 0;
-    return error_set(error, "%.600s: tensor %s: expected weights of at most %g, found %g; use --type bf16 or f32",
-                     writer->path, p->name, (double)most, (double)largest);
+    return error_set(error, "%.600s: tensor %s: expected weights of at most %g, found %g; use --type %sf32",
+                     writer->path, p->name, (double)most, (double)largest, type == TYPE_BF16 ? "" : "bf16 or ");
 }
 
 static int write_tensors(FileWriter *writer, const ModelTensors *model, Type wanted, Error *error) {
@@ -414,6 +419,7 @@ int main(int argc, char **argv) {
     int given = 0;
     error_set_program(argv[0]);
     options_add(&options, items, sizeof items / sizeof *items);
+    strict_add_option(&options, "files");
     die_if(options_parse(&options, argc, argv, paths, 2, &given, &error), &error);
     if (given < 2) die("expected a model and the file to write, found %d of them; see --help", given);
     die_if(llmc_model_is(paths[0]) ? read_llmc(&model, paths[0], &error) : read_checkpoint(&model, paths[0], &error),

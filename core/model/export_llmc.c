@@ -2,6 +2,7 @@
 #include "core/base/memory.h"
 #include "core/base/options.h"
 #include "gpt2_parameters.h"
+#include "strict.h"
 
 #include <stdlib.h>
 
@@ -75,6 +76,7 @@ int main(int argc, char **argv) {
     Error error;
     error_set_program(argv[0]);
     options_add(&options, &item, 1);
+    strict_add_option(&options, "file");
     die_if(options_parse(&options, argc, argv, paths, 2, &given, &error), &error);
     if (given < 2) die("expected a model and the file to write, found %d of them; see --help", given);
     die_if(export_model(paths[0], paths[1], precision ? DTYPE_BF16 : DTYPE_F32, &shape, &error), &error);

@@ -2,45 +2,20 @@
 
 Run from the project's root by scripts/test_interop.sh. Last line: `N passed, N failed`.
 """
-import json
 import os
-import subprocess
 import sys
-import tempfile
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, pipeline
 
 sys.path.insert(0, "scripts")
 from checks import check, summary
+from programs import greedy_text, logits_here, make_stories, metrics, run, run_tests, train, write_shard
 
 V, T, CONTEXT = 61, 24, 32
 SIZES = ["--layers", "2", "--heads", "2", "--width", "32", "--context", str(CONTEXT), "--vocab", str(V)]
-
-
-def run(*command):
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}: {result.stderr.strip()}")
-    return result.stdout
-
-
-def train(*options):
-    run("./train_gpt2", "--quiet", *options)
-
-
-def metrics(run_directory, kind):
-    with open(os.path.join(run_directory, "metrics.jsonl")) as lines:
-        return [line for line in map(json.loads, lines) if line["type"] == kind]
-
-
-def write_shard(path, tokens):
-    header = np.zeros(256, dtype="<i4")
-    header[:3] = 20240520, 1, len(tokens)
-    with open(path, "wb") as file:
-        file.write(header.tobytes() + tokens.astype("<u2").tobytes())
 
 
 def random_tokens(count, seed):
@@ -52,13 +27,6 @@ def loss_there(model, rows):
     tokens = torch.tensor(rows)
     logits = model(tokens[:, :-1]).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).item()
-
-
-def logits_here(checkpoint, tokens, directory):
-    source, target = os.path.join(directory, "tokens.safetensors"), os.path.join(directory, "logits.safetensors")
-    save_file({"tokens": tokens.astype(np.int32)}, source)
-    run("build/dev/gpt2_eval", "--model", checkpoint, "--in", source, "--out", target)
-    return load_file(target)["logits"]
 
 
 def compare_models(name, model, checkpoint, directory):
@@ -84,8 +52,7 @@ def write_data(directory):
 def ours_opened_there(directory):
     options, validation, rows = write_data(directory)
     out = os.path.join(directory, "ours")
-    train(*options, *validation, *SIZES, "--steps", "30", "--lr", "0.01", "--out", out)
-    checkpoint = os.path.join(out, "step_00000030")
+    checkpoint = train(out, *options, *validation, *SIZES, "--steps", "30", "--lr", "0.01")
     model, notes = AutoModelForCausalLM.from_pretrained(checkpoint, output_loading_info=True)
     model.eval()
     check("ours there: it is a GPT-2", isinstance(model, GPT2LMHeadModel), type(model))
@@ -118,13 +85,13 @@ def theirs_opened_here(directory):
     theirs, out = os.path.join(directory, "theirs"), os.path.join(directory, "from_theirs")
     model = make_theirs(theirs)
     compare_models("theirs here", model, theirs, directory)
-    train(*options, *validation, "--init", theirs, "--steps", "0", "--out", os.path.join(directory, "looked"))
+    train(os.path.join(directory, "looked"), *options, *validation, "--init", theirs, "--steps", "0")
     here = metrics(os.path.join(directory, "looked"), "validation")[0]["loss"]
     with torch.no_grad():
         there = loss_there(model, rows)
     check("theirs here: validation loss equal within 1e-5", abs(here - there) < 1e-5, f"here {here}, there {there:.6f}")
     # The first step's loss, on rows in file order, is that of the model as it came; then it is trained.
-    train(*options, "--init", theirs, "--no-shuffle", "--steps", "40", "--lr", "0.01", "--out", out)
+    checkpoint = train(out, *options, "--init", theirs, "--no-shuffle", "--steps", "40", "--lr", "0.01")
     steps = metrics(out, "step")
     tokens = random_tokens(4000, 1)
     with torch.no_grad():
@@ -132,8 +99,8 @@ def theirs_opened_here(directory):
     here = steps[0]["loss"]
     check("theirs here: first step's loss equal within 1e-5", abs(here - there) < 1e-5, f"here {here}, there {there:.6f}")
     check("theirs here: the loss falls", steps[-1]["loss"] < steps[0]["loss"], steps[0]["loss"], steps[-1]["loss"])
-    trained = AutoModelForCausalLM.from_pretrained(os.path.join(out, "step_00000040")).eval()
-    compare_models("theirs, trained here, there again", trained, os.path.join(out, "step_00000040"), directory)
+    trained = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    compare_models("theirs, trained here, there again", trained, checkpoint, directory)
 
 
 def there_and_back(directory):
@@ -141,8 +108,8 @@ def there_and_back(directory):
     options, _, _ = write_data(directory)
     theirs, out = os.path.join(directory, "theirs_again"), os.path.join(directory, "unchanged")
     model = make_theirs(theirs)
-    train(*options, "--init", theirs, "--steps", "1", "--lr", "0", "--weight-decay", "0", "--out", out)
-    back = AutoModelForCausalLM.from_pretrained(os.path.join(out, "step_00000001"))
+    back = AutoModelForCausalLM.from_pretrained(
+        train(out, *options, "--init", theirs, "--steps", "1", "--lr", "0", "--weight-decay", "0"))
     before, after = model.state_dict(), back.state_dict()
     different = [name for name in before if not torch.equal(before[name], after[name])]
     check("there and back: the same tensors", before.keys() == after.keys(), before.keys() ^ after.keys())
@@ -158,10 +125,9 @@ def there_and_back(directory):
 def others_are_not_mistaken(directory):
     """A checkpoint with another attention must not open as a GPT-2 (interop_modeling.py opens it as what it is)."""
     options, _, _ = write_data(directory)
-    out = os.path.join(directory, "yat")
-    train(*options, *SIZES, "--attention", "yat", "--steps", "1", "--out", out)
+    checkpoint = train(os.path.join(directory, "yat"), *options, *SIZES, "--attention", "yat", "--steps", "1")
     try:
-        AutoModelForCausalLM.from_pretrained(os.path.join(out, "step_00000001"), trust_remote_code=False)
+        AutoModelForCausalLM.from_pretrained(checkpoint, trust_remote_code=False)
         check("another attention is refused there", False, "it was opened")
     except ValueError as error:
         check("another attention is refused there", "trust_remote_code=True" in str(error), error)
@@ -195,36 +161,25 @@ def tokenizer_opened_there(directory):
     """A checkpoint is all that AutoTokenizer and a pipeline need to write what sample_gpt2 writes."""
     path = lambda name: os.path.join(directory, name)
     size, prompt = 600, "The old lantern was"
-    run("./stories", "--stories", "200", "--seed", "3", "--out", path("text"))
-    run("./tokenize", "train", "--vocab", str(size), "--out", path("vocab"), path("text"))
-    run("./tokenize", "encode", "--vocab-file", path("vocab"), "--out", path("shard"), path("text"))
-    options = ["--train", path("shard_train_000000.bin"), "--tokenizer", path("vocab"), "--layers", "2", "--heads", "2",
-               "--width", "64", "--context", "64", "--batch", "8", "--warmup", "5", "--lr", "0.002", "--documents"]
-    train(*options, "--steps", "300", "--out", path("stories"))
-    checkpoint = path("stories/step_00000300")
+    options = [*make_stories(directory, size, 200), "--tokenizer", path("vocab"), "--layers", "2", "--heads", "2", "--width",
+               "64", "--context", "64", "--batch", "8", "--warmup", "5", "--lr", "0.002"]
+    checkpoint = train(path("stories"), *options, "--steps", "300")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     check_tokenizer("tokenizer", tokenizer, path("vocab"), size)
     tokenizer.save_pretrained(path("resaved"))
     check_tokenizer("tokenizer, saved there again", AutoTokenizer.from_pretrained(path("resaved")), path("vocab"), size)
-    here = run("./sample_gpt2", checkpoint, "--prompt", prompt, "--tokens", "24", "--temperature", "0", "--no-stats")
+    here = greedy_text(checkpoint, prompt, 24)
     there = pipeline("text-generation", model=checkpoint)(prompt, max_new_tokens=24, do_sample=False)[0]["generated_text"]
-    check("pipeline: the same greedy text", here == there + "\n", repr(here), repr(there))
-    unbegun = run("./sample_gpt2", checkpoint, "--prompt", prompt, "--tokens", "24", "--temperature", "0", "--no-stats", "--no-begin")
-    check("pipeline: it begins a document", here != unbegun, repr(here))
-    train(*options, "--attention", "slay", "--steps", "1", "--out", path("slay"))
-    check_tokenizer("tokenizer of another attention", AutoTokenizer.from_pretrained(path("slay/step_00000001")), path("vocab"), size)
+    check("pipeline: the same greedy text", here == there, repr(here), repr(there))
+    check("pipeline: it begins a document", here != greedy_text(checkpoint, prompt, 24, "--no-begin"), repr(here))
+    other = train(path("slay"), *options, "--attention", "slay", "--steps", "1")
+    check_tokenizer("tokenizer of another attention", AutoTokenizer.from_pretrained(other), path("vocab"), size)
 
 
 def main():
-    run("make", "-s", "build/dev/gpt2_eval")
-    for test in ours_opened_there, theirs_opened_here, there_and_back, others_are_not_mistaken, tokenizer_opened_there:
-        with tempfile.TemporaryDirectory() as directory:
-            try:
-                test(directory)
-            except Exception as error:  # a test that cannot go on has failed; the others still run
-                check(test.__name__, False, repr(error))
-    sys.exit(summary())
+    run_tests([ours_opened_there, theirs_opened_here, there_and_back, others_are_not_mistaken, tokenizer_opened_there])
+    return summary()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
