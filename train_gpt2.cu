@@ -71,9 +71,9 @@ static void embedding_forward(floatX *out, const int *tokens, const int *positio
            T, C);
 }
 
-// Adds rows of dout to the rows of dweight, (V,C) or (max_T,C), that `indices` (N), tokens or positions, names. A block
-// is a list of rows and a slice of WARP packs of columns; its warps share the rows. There may be more blocks than lists:
-// how many different tokens a micro-batch has is known on the device only.
+// Adds rows of dout to the rows of dweight, (V,C) or (max_T,C), that `indices` (N), tokens or positions, name. A block
+// is a list of rows and a slice of WARP packs of columns; its warps share the rows. There may be more blocks than
+// lists: how many different tokens a micro-batch has is known on the device only.
 template <int WIDTH>
 __global__ void embedding_backward_kernel(float *dweight, const floatX *dout, const int *indices, RowLists lists,
                                           int C) {

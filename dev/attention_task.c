@@ -2,9 +2,9 @@
 //
 //   build/dev/attention_task --train TRAIN.bin --test TEST.bin --length T --vocab V --attention slay [options]
 //
-// Token and position embeddings, both standard normal, then layers h <- h + attention(h) and a linear head with a bias: no
-// LayerNorm, no MLP. AdamW with PyTorch's defaults and first weights, a constant rate. Prints {"loss", "accuracy"} over the
-// targets of the test rows that count.
+// Token and position embeddings, both standard normal, then layers h <- h + attention(h) and a linear head with a bias:
+// no LayerNorm, no MLP. AdamW with PyTorch's defaults and first weights, a constant rate. Prints {"loss", "accuracy"}
+// over the targets of the test rows that count.
 #include "attention/attention.h"
 #include "core/base/memory.h"
 #include "core/base/random.h"
@@ -103,7 +103,8 @@ static void draw_weights(Model *m, uint64_t seed) {
     for (int l = 0; l < LAYERS; l++) {
         fill_uniform(w->qkv[l], 3 * C * C, random_key(seed, "qkv", l), c->C);
         fill_uniform(w->out[l], C * C, random_key(seed, "out", l), c->C);
-        m->constants[l] = memory_allocate_zeroed(attention_constant_count(m->attention, c) + 1, sizeof(real), "constants");
+        m->constants[l] =
+            memory_allocate_zeroed(attention_constant_count(m->attention, c) + 1, sizeof(real), "constants");
         attention_draw(m->attention, m->constants[l], w->attention[l], l, c);
     }
     fill_uniform(w->head, m->V * C, random_key(seed, "head", 0), c->C);
@@ -288,7 +289,8 @@ int main(int argc, char **argv) {
     Settings s = {.attention = "softmax", .T = 32, .V = 32, .C = 64, .NH = 4, .B = 32, .steps = 200, .seed = 42};
     s.rate = 1e-3f, s.weight_decay = 0.01f;
     Model m = {.attention = NULL};
-    static Options options = {.usage = "attention_task --train TRAIN.bin --test TEST.bin --length T --vocab V --attention NAME"};
+    static Options options = {
+        .usage = "attention_task --train TRAIN.bin --test TEST.bin --length T --vocab V --attention NAME"};
     char names[256];
     Error error;
     int positionals;
@@ -297,7 +299,8 @@ int main(int argc, char **argv) {
     die_if(options_parse(&options, argc, argv, NULL, 0, &positionals, &error), &error);
     if (!s.train || !s.test) die("--train and --test are needed; --help lists the options");
     m.attention = attention_find(s.attention);
-    if (!m.attention) die("unknown attention \"%.40s\"; known are %s", s.attention, attention_names(names, sizeof names));
+    if (!m.attention)
+        die("unknown attention \"%.40s\"; known are %s", s.attention, attention_names(names, sizeof names));
     if (s.C % s.NH) die("--heads: expected a divisor of the width %d, found %d", s.C, s.NH);
     m.V = s.V;
     m.config.B = s.B, m.config.T = m.config.max_T = s.T, m.config.C = s.C, m.config.NH = s.NH;

@@ -167,15 +167,20 @@ fault() { # kind:rank:number, seconds of patience, exit codes, message of both, 
     for how in mpi met; do
         [ $how = mpi ] && message=$4 || message=${5:-$4}
         check_equal "$1, $how: exit code" "$(echo "$3" | grep -ow "$(cat "$work/code.$how")")" "$(cat "$work/code.$how")"
-        check_contains "$1, $how: message" "$message" "$work/err.$how"
+        sed 's/(process [0-9]*/(process N/' "$work/err.$how" >"$work/message"
+        check_contains "$1, $how: message" "$message" "$work/message"
         check_equal "$1, $how: one message" "$(grep -c '^train_gpt2: rank' "$work/err.$how")" 1
     done
     rm -rf "$work"/fault.*
 }
-fault hang:1:20 1 1 "s for the other ranks (the gradients' sums): one of them is dead or hangs, and all end"
-fault hang:1:9 1 1 "s for the other ranks (the sums of losses and norms)"
-fault hang:1:14 1 1 "s for the other ranks (the updated weights)"
-fault hang:1:0 1 1 "s for the other ranks (the start of NCCL): one of them is dead or hangs, and all end"
+hangs() { # number of the collective, its section: ranks that MPI brought together know which one is missing
+    fault "hang:1:$1" 3 1 "s for rank 1 (process N) ($2): it is dead or hangs, and all end" \
+        "s for the other ranks ($2): one of them is dead or hangs, and all end"
+}
+hangs 20 "the gradients' sums"
+hangs 9 "the sums of losses and norms"
+hangs 14 "the updated weights"
+hangs 0 "the start of NCCL"
 fault error:1:20 20 1 "train_gpt2: rank 1: NCCL: remote process exited or there was a network error"
 fault die:2:20 20 "1 137" "train_gpt2: rank 2 (process" "train_gpt2: rank 0: rank 2 is gone; all ranks end, the last checkpoint is intact"
 a_rank_dies "$fp32/train_gpt2" --zero 1 --save-every 2
