@@ -419,17 +419,24 @@ static std::vector<int> step_tokens(const Settings &settings, int64_t step) {
     return tokens;
 }
 
-// Rows first .. first + B - 1 of a step's tokens (batch, T + 1), cut into inputs and targets.
+typedef struct {
+    std::vector<int> inputs, targets, positions;
+} BatchRows;
+
+// Rows first .. first + B - 1 of a step's tokens (batch, T + 1), cut into inputs and targets, and with document_mask
+// into documents, which begin with every eighth of the vocabulary's tokens.
 static MicroBatch rows_of_step(const Settings &settings, const std::vector<int> &tokens, int64_t step, int first, int B,
-                               std::vector<int> *inputs, std::vector<int> *targets) {
+                               BatchRows *rows) {
     int T = settings.T;
-    inputs->clear(), targets->clear();
+    *rows = {};
     for (int n = first * T; n < (first + B) * T; n++) {
         size_t at = (size_t)(n / T * (T + 1) + n % T);
-        inputs->push_back(tokens[at]), targets->push_back(tokens[at + 1]);
+        rows->inputs.push_back(tokens[at]), rows->targets.push_back(tokens[at + 1]);
+        rows->positions.push_back(n % T == 0 || tokens[at] % 8 == 0 ? 0 : rows->positions.back() + 1);
     }
     MicroBatch batch = {};
-    batch.inputs = inputs->data(), batch.targets = targets->data();
+    batch.inputs = rows->inputs.data(), batch.targets = rows->targets.data();
+    if (settings.document_mask) batch.positions = rows->positions.data();
     batch.B = B, batch.T = T, batch.step = step, batch.first_row = first, batch.is_first = first == 0;
     batch.scale = 1.0 / (settings.batch * T);
     return batch;
@@ -438,10 +445,10 @@ static MicroBatch rows_of_step(const Settings &settings, const std::vector<int> 
 // The step's gradients, in micro-batches.
 static void accumulate(Model *model, const std::vector<int> &tokens, int64_t step) {
     const Settings &settings = model->settings;
-    std::vector<int> inputs, targets;
+    BatchRows rows;
     for (int first = 0; first < settings.batch; first += settings.micro_batch) {
         int left = settings.batch - first, B = left < settings.micro_batch ? left : settings.micro_batch;
-        MicroBatch batch = rows_of_step(settings, tokens, step, first, B, &inputs, &targets);
+        MicroBatch batch = rows_of_step(settings, tokens, step, first, B, &rows);
         model->gradients(&batch);
     }
 }
@@ -458,9 +465,9 @@ static StepOutcome train_step(Model *model, int64_t step) {
 }
 
 static double evaluate(Model *model, int64_t step) {
-    std::vector<int> inputs, targets;
-    MicroBatch batch = rows_of_step(model->settings, step_tokens(model->settings, step), step, 0, 2, &inputs, &targets);
-    targets[5] = -1;
+    BatchRows rows;
+    MicroBatch batch = rows_of_step(model->settings, step_tokens(model->settings, step), step, 0, 2, &rows);
+    rows.targets[5] = -1;
     return model->evaluate(&batch);
 }
 
@@ -567,6 +574,20 @@ static Settings list_settings(const char *attentions, int L, int positions) {
 static void lists_beside_their_twins(void) {
     train_beside_twin(list_settings("softmax,slay*2", 3, POSITIONS_LEARNED), STEPS);
     train_beside_twin(list_settings("elu,favor,softmax", 3, POSITIONS_NONE), STEPS);
+}
+
+static Settings with_documents(Settings settings) {
+    settings.document_mask = settings.attention_config.packed = 1;
+    for (StackEntry &entry : settings.stack.entries) entry.config.packed = 1;
+    return settings;
+}
+
+// Documents in a row, in other places with every micro-batch.
+static void documents_beside_the_twin(void) {
+    for (const char *attention : {"softmax", "yat", "slay", "cosformer"})
+        train_beside_twin(with_documents(small_settings(attention_find(attention))), STEPS);
+    train_beside_twin(with_documents(list_settings("elu:decay=learned,favor,softmax:window=5", 3, POSITIONS_LEARNED)),
+                      STEPS);
 }
 
 static void no_positions_beside_the_twin(void) {
@@ -744,6 +765,7 @@ static void the_same_bits_with_other_attentions(void) {
         if (attention_find(settings.attention)->uses & USES_CHUNK) settings.attention_config.chunk = 2; // so: states
         printf("     %s\n", settings.attention);
         check_same_bits(settings);
+        check_same_bits(with_documents(settings));
     }
 }
 
@@ -835,8 +857,8 @@ static void decode_beside_forward(Settings settings, const AttentionGPU *stand_i
     Model trained(GPU, settings);
     GPT2 *whole = &trained.gpu;
     int T = settings.T, C = settings.model.C, V = settings.model.V, padded = padded_vocabulary(V);
-    std::vector<int> inputs, targets;
-    MicroBatch batch = rows_of_step(settings, step_tokens(settings, 0), 0, 0, 1, &inputs, &targets);
+    BatchRows rows;
+    MicroBatch batch = rows_of_step(settings, step_tokens(settings, 0), 0, 0, 1, &rows);
     trained.evaluate(&batch);
     Activation logits((size_t)(T * padded));
     MatmulShape shape = matmul_shape(T, padded, C, MATMUL_PLAIN);
@@ -855,7 +877,7 @@ static void decode_beside_forward(Settings settings, const AttentionGPU *stand_i
         decoder_create(&decoder, &model);
         for (int t = prompt - 1; t < T; t++) {
             int n = t == prompt - 1 ? prompt : 1;
-            const float *found = decoder_step(&decoder, inputs.data() + t + 1 - n, n, t + 1 - n, NULL);
+            const float *found = decoder_step(&decoder, rows.inputs.data() + t + 1 - n, n, t + 1 - n, NULL);
             check_equal_within(settings.attention, found, &expected[(size_t)(t * padded)], (size_t)V, DECODE_BOUND);
         }
         if (decoder.decodes && T - prompt > 2) CHECK(decoder.graphs.use == GRAPH_REPLAYS);
@@ -1054,6 +1076,7 @@ int main(void) {
     RUN(a_tiny_model_beside_its_twin);
     RUN(every_attention_beside_its_twin);
     RUN(lists_beside_their_twins);
+    RUN(documents_beside_the_twin);
     RUN(no_positions_beside_the_twin);
     RUN(constants_are_packed_when_they_change);
     RUN(shipped_settings_beside_the_twin);

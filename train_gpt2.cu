@@ -680,6 +680,7 @@ static Dropout mask_at(const GPT2 *model, int site, float share) {
 static StackEntry attention_now(const GPT2 *model, int l) {
     StackEntry entry = *attention_stack_layer(&model->stack, l);
     entry.config.B = model->B, entry.config.T = model->T;
+    if (entry.config.packed) entry.config.positions = model->batch.device.positions;
     return entry;
 }
 

@@ -1,5 +1,6 @@
 // The attention layer on the GPU. Names, options, constants and flop counts are the C twin's; what is here runs on the
-// device. All pointers are device memory; nothing synchronises, all work goes to `stream`; sizes are in floats.
+// device. All pointers are device memory, the configuration's `positions` too; nothing synchronises, all work goes to
+// `stream`; sizes are in floats.
 // Results are the same from run to run, bit for bit: no float atomics.
 #ifndef ATTENTION_ATTENTION_GPU_H
 #define ATTENTION_ATTENTION_GPU_H

@@ -234,4 +234,4 @@ extern const AttentionGPU attention_gpu_favor;
 const AttentionGPU attention_gpu_favor = {
     &attention_favor, saved_size, work_size,    cache_size, forward,
     backward,         step,       linear_check, NULL,       linear_collect_floored_rows,
-    packed_size,      pack,       decode,       USES_DECAY};
+    packed_size,      pack,       decode,       USES_DECAY | USES_DOCUMENTS};

@@ -54,10 +54,10 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         state_tile = (Operand *)(shared + layout.state);
         d = {(float *)(shared + layout.d_outer), (float *)(shared + layout.d_inner), at + 7 * ROWS,
              layout.d_inner_stride};
-        numbers = {at, at + ROWS, at + 2 * ROWS, {at + 3 * ROWS, at + 4 * ROWS}};
+        numbers = {at, (int *)at, at + ROWS, at + 2 * ROWS, {at + 3 * ROWS, at + 4 * ROWS}};
         head = (int)blockIdx.y, task = (int)blockIdx.z * pass.NH + head;
         scratch = (float *)(shared + layout.scratch);
-        fades = Map::LOG_SCALED || pass.decay.kind != DECAY_NONE;
+        fades = Map::LOG_SCALED || pass.decay.kind != DECAY_NONE || pass.positions;
         log_decay = fades ? log_decay_of(pass.decay, head) : 0.0f;
         keep = 1;
         warp_sums = (double *)at;
@@ -183,8 +183,10 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 
     // The factors of pairs and of the state. With k of them between them, a key has faded by decay^k, and a log_scaled
     // map's is relative to the largest scale that the query has seen; the state is relative to the largest before the
-    // chunk, and counts keys as seen from the row before it. No factor is above 1.
+    // chunk, and counts keys as seen from the row before it. No factor is above 1. The state is of one document, that
+    // of the chunk's last row, or of the row before the chunk.
     __device__ void relate_rows() {
+        int sequence = (int)blockIdx.z, last = first + present - 1;
         float before = running_max_at(first - 1) + log_decay;
         float end = running_max_at(first + present - 1) - log_decay * (float)(present - 1);
         constexpr int KEYS = part_of(THE_ROWS) ? THE_ROWS : THE_OTHERS;
@@ -194,9 +196,11 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
             numbers.key_level[i] = key, numbers.query_level[i] = query;
             numbers.weight[KEYS][i] = scale_factor(key - end);
             numbers.weight[1 - KEYS][i] = scale_factor(before - query);
-            if (i >= present) numbers.weight[0][i] = numbers.weight[1][i] = 0;
+            if (i >= present || begins_after(pass, sequence, first + i + 1, last)) numbers.weight[KEYS][i] = 0;
+            if (i >= present || begins_after(pass, sequence, first, first + i)) numbers.weight[1 - KEYS][i] = 0;
+            if (pass.positions) numbers.position[i] = pass.positions[(size_t)sequence * pass.T + min(first + i, last)];
         }
-        keep = scale_factor(before - end);
+        keep = begins_after(pass, sequence, first, last) ? 0.0f : scale_factor(before - end);
     }
 
     // Put together when it is wanted: registers are short.
@@ -516,10 +520,13 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
                 for (int half = 0; half < 2; half++) multiply_add(outer[half], a, b.half[half]);
             }
     }
-    // Of a row with another: 0 where the query does not see the key.
+    // Whether the query of a row and another sees the key.
+    __device__ bool sees(int row, int other) const {
+        int key = part_of(THE_ROWS) ? row : other, query = part_of(THE_ROWS) ? other : row;
+        return key <= query && (!pass.positions || query - key <= numbers.position[query]);
+    }
     __device__ float pair_factor(int row, int other) const {
         int key = part_of(THE_ROWS) ? row : other, query = part_of(THE_ROWS) ? other : row;
-        if (key > query) return 0;
         return fades ? scale_factor(numbers.key_level[key] - numbers.query_level[query]) : 1.0f;
     }
     // slope (16, 16) = (extended rows) (extended others)^T
@@ -544,8 +551,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             int row = first_row() + sum_row(i % 4), column = other + i / 4 * 8 + sum_column(i % 4);
-            float factor = pair_factor(row, column);
-            bool is_seen = part_of(THE_ROWS) ? column >= row : column <= row;
+            bool is_seen = sees(row, column);
+            float factor = is_seen ? pair_factor(row, column) : 0.0f;
             float &a = outer[i / 4].x[i % 4], &b = inner[i / 4].x[i % 4], score = Map::IS_PRODUCT ? a * b : b;
             if constexpr (has_gradient(MODE)) {
                 float d_score = is_seen ? slope[i / 4].x[i % 4] * factor : 0.0f;

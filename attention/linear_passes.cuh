@@ -231,7 +231,7 @@ static void forward_width(floatX *out, float *saved, const floatX *qkv, const fl
     LinearArena arena = {scratch, 0};
     LinearWork work = lay_out_work<Map, WIDTH>(&arena, map, plan, config->T, false, config);
     WalkPass pass = walk_pass<Map>(plan, config->T, qkv, parameters, config);
-    pass.to = out, pass.denominators = saved;
+    pass.to = out, pass.denominators = saved, pass.positions = config->positions;
     measure_keys<Map, WIDTH>(map, &pass, plan, saved ? saved + (size_t)plan.tasks * config->T : work.running_max,
                              stream);
     walk_forward<Map, WIDTH>(map, pass, plan, work, NULL, false, stream);
@@ -304,6 +304,7 @@ static void backward_width(floatX *dqkv, float *dparameters, const floatX *dout,
     WalkPass pass = walk_pass<Map>(plan, config->T, qkv, parameters, config);
     size_t gathered = (size_t)plan.tasks * plan.segments * map.shape.projections * WIDTH;
     pass.dout = dout, pass.out = out, pass.to = dqkv, pass.denominators = (float *)saved;
+    pass.positions = config->positions;
     pass.partial = work.partial, pass.partial_dx = work.partial_dx;
     pass.d_projections = gathered ? work.d_projections : NULL;
     pass.d_log_decay = work.d_log_decay;
@@ -511,6 +512,6 @@ static void linear_collect_floored_rows(cudaStream_t stream) {
                                                packed_size,                                                            \
                                                pack,                                                                   \
                                                linear_decode<Map>,                                                     \
-                                               USES_DECAY}
+                                               USES_DECAY | USES_DOCUMENTS}
 
 #endif

@@ -37,21 +37,25 @@ __global__ static void __launch_bounds__(LinearWalk<Map, WIDTH>::Tile::THREADS, 
     }
 }
 
-// Log scales become the running maximum, after `before` (NH) unless that is NULL. A block has one task; each thread a
-// run of rows.
+// Log scales become the running maximum, after `before` (NH) unless that is NULL, which begins anew with every document.
+// A block has one task; each thread a run of rows.
 __global__ static void running_max_kernel(float *log_scale, const float *before, WalkPass pass) {
     __shared__ float largest[SCALE_THREADS];
-    int thread = (int)threadIdx.x, head = (int)blockIdx.x % pass.NH;
+    int thread = (int)threadIdx.x, head = (int)blockIdx.x % pass.NH, sequence = (int)blockIdx.x / pass.NH;
     int run = (pass.T + SCALE_THREADS - 1) / SCALE_THREADS, from = min(thread * run, pass.T),
         to = min(from + run, pass.T);
     float *at = log_scale + (size_t)blockIdx.x * pass.T, decay = log_decay_of(pass.decay, head), maximum = -INFINITY;
-    for (int i = from; i < to; i++) maximum = fmaxf(maximum + decay, at[i]);
+    auto faded = [&](float x, int first, int end) { // by the rows [first, end)
+        bool is_gone = first < end && begins_after(pass, sequence, first, end - 1);
+        return is_gone ? -INFINITY : x + decay * (float)(end - first);
+    };
+    for (int i = from; i < to; i++) maximum = fmaxf(faded(maximum, i, i + 1), at[i]);
     largest[thread] = maximum;
     __syncthreads();
     maximum = before ? before[head] : -INFINITY;
     for (int i = 0; i < thread; i++)
-        maximum = fmaxf(maximum + decay * (float)min(run, max(pass.T - i * run, 0)), largest[i]);
-    for (int i = from; i < to; i++) at[i] = maximum = fmaxf(maximum + decay, at[i]);
+        maximum = fmaxf(faded(maximum, min(i * run, pass.T), min((i + 1) * run, pass.T)), largest[i]);
+    for (int i = from; i < to; i++) at[i] = maximum = fmaxf(faded(maximum, i, i + 1), at[i]);
 }
 
 // (B * NH, T): the gradient of the log scale that all scores of a row share; 0 except for what delta brings in. A warp
@@ -68,8 +72,10 @@ __global__ static void scale_shares_kernel(float *shares, WalkPass pass, size_t 
 }
 
 // Whether a row's own key has the largest log scale, now that all before it have faded.
-__device__ static inline bool raises_scale(const float *running_max, int t, float decay) {
-    return t == 0 || running_max[t] > running_max[t - 1] + decay;
+__device__ static inline bool raises_scale(const WalkPass &pass, size_t task, int t, float decay) {
+    const float *running_max = pass.running_max + task * pass.T;
+    if (t == 0 || begins_after(pass, (int)(task / pass.NH), t, t)) return true;
+    return running_max[t] > running_max[t - 1] + decay;
 }
 
 // The gradients that reach the log scales. A query's own scale takes its row's share; the largest scale of the keys
@@ -80,12 +86,12 @@ __global__ static void scale_gradient_kernel(float *dq_scale, float *dk_scale, f
     size_t row = ((size_t)blockIdx.x * SCALE_THREADS + threadIdx.x) / 32, task = row / pass.T;
     if (row >= rows) return;
     int t = (int)(row % pass.T), lane = tile_lane();
-    const float *maximum = pass.running_max + task * pass.T, *share = shares + task * pass.T;
+    const float *share = shares + task * pass.T;
     float decay = log_decay_of(pass.decay, (int)(task % pass.NH)), taken = 0, times_faded = 0;
-    if (raises_scale(maximum, t, decay)) {
+    if (raises_scale(pass, task, t, decay)) {
         for (int from = t; from < pass.T; from += 32) { // 32 rows at a time, until a key raises the maximum again
             int i = from + lane;
-            bool ends = i >= pass.T || (i > t && raises_scale(maximum, i, decay));
+            bool ends = i >= pass.T || (i > t && raises_scale(pass, task, i, decay));
             unsigned ended = __ballot_sync(0xffffffffu, ends);
             if (!(ended & ((2u << lane) - 1))) taken += share[i], times_faded += (float)(i - t) * share[i];
             if (ended) break;
@@ -153,6 +159,7 @@ __global__ static void sum_projections_kernel(float *sums, const float *d_projec
 // What is left of a state after the rows [from, to) of a task.
 __device__ static inline float segment_factor(const WalkPass &pass, int task, int from, int to) {
     int head = task % pass.NH;
+    if (begins_after(pass, task / pass.NH, from, to - 1)) return 0;
     float difference = log_decay_of(pass.decay, head) * (float)(to - from);
     if (pass.running_max) {
         const float *maximum = pass.running_max + (size_t)task * pass.T;
@@ -169,7 +176,7 @@ __global__ static void scan_kernel(float *states, const float *initial, float *f
                                    int reverse, WalkPass pass) {
     size_t i = (size_t)blockIdx.x * SCALE_THREADS + threadIdx.x, task = i / size;
     if (task >= (size_t)tasks) return;
-    bool fades = pass.running_max || pass.decay.kind != DECAY_NONE;
+    bool fades = pass.running_max || pass.decay.kind != DECAY_NONE || pass.positions;
     float *at = states + task * pass.segments * size + i % size, sum = initial ? initial[i] : 0.0f;
     for (int step = 0; step < pass.segments; step++) {
         int segment = reverse ? pass.segments - 1 - step : step, from = segment * pass.segment_rows;

@@ -165,9 +165,16 @@ typedef struct {
     const float *d_log_scale;       // (B * NH, T) of the rows
     float *d_projections;           // (B * NH * segments, projections, WIDTH)
     DecayShare *d_log_decay;        // (B * NH, chunks of a sequence) of a learned decay, else NULL
+    const int *positions;           // (B, T) of each token in its document; NULL: rows are documents
     LinearDecay decay;
     DenominatorRule rule;
 } WalkPass;
+
+// Whether the document of row t of a sequence, 0 the first, begins with row `first` or later: nothing of what came
+// before `first` reaches the row.
+__device__ static inline bool begins_after(const WalkPass &pass, int sequence, int first, int t) {
+    return pass.positions && pass.positions[(size_t)sequence * pass.T + t] <= t - first;
+}
 
 // As attention_log_decay.
 __device__ static inline float log_decay_of(LinearDecay decay, int head) {
@@ -182,6 +189,7 @@ __device__ static inline float log_decay_of(LinearDecay decay, int head) {
 
 typedef struct {                    // (ROWS) each, in shared memory
     float *sum;                     // a row's denominator
+    int *position;                  // of a query in its document, or more; in the place of its sum, which comes later
     float *key_level, *query_level; // a pair's factor is exp(key_level - query_level)
     float *weight[2];               // of the rows as they meet the state, of the others as they enter it
 } Numbers;

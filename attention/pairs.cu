@@ -108,7 +108,7 @@ static Pass make_pass(int is_backward, int keys, const float *packed, const floa
 
 // The pass for n positions of one sequence, for which work_size has room: no larger than that for all T.
 static Pass make_step(int n, AttentionConfig *one, const float *packed, const float *parameters, cudaStream_t stream) {
-    one->B = 1;
+    one->B = 1, one->positions = NULL;
     Pass pass = make_pass(0, one->max_T, packed, parameters, one, stream);
     pass.rows.T = n;
     pass.queries = min_int(pass.queries, n);
@@ -257,10 +257,13 @@ static size_t block_rows(const Pass *pass, Block block) {
 typedef struct { // how the pairs of a block fade
     LinearDecay decay;
     int first_head, head_rows; // rows of the block that each head has
+    const int *positions;      // (sequences, T) of each query in its document; NULL: rows are documents
 } PairDecay;
 
 static PairDecay decay_of(const Pass *pass, Block block) {
-    PairDecay decay = {pass->decay, pass->rows.first_head, pass->rows.sequences * block.queries};
+    const int *positions = pass->config->positions;
+    if (positions) positions += (size_t)pass->rows.first_sequence * pass->rows.T;
+    PairDecay decay = {pass->decay, pass->rows.first_head, pass->rows.sequences * block.queries, positions};
     return decay;
 }
 
@@ -268,15 +271,23 @@ __device__ static inline float log_decay_of_row(PairDecay decay, size_t row) {
     return log_decay_of(decay.decay, decay.first_head + (int)(row / decay.head_rows));
 }
 
+// The first key that a row of the block sees; `own` is its own.
+__device__ static inline int first_key(PairDecay decay, Block block, size_t row, int own) {
+    size_t sequence = row % decay.head_rows / block.queries;
+    return decay.positions ? own - decay.positions[sequence * block.key_rows + own] : 0;
+}
+
 // scores, so far <outer, outer>, times the squares of dots and the decay; 0 for keys that the query does not see.
 __global__ static void pair_score_kernel(float *scores, const float *dots, Block block, PairDecay decay, size_t rows) {
     size_t row = pair_row();
     if (row >= rows) return;
     int own = block.keys - block.queries + (int)(row % block.queries); // the query's own key
+    int first = first_key(decay, block, row, own);
     float log_decay = log_decay_of_row(decay, row);
     for (int j = threadIdx.x; j < block.keys; j += PAIR_LANES) {
         size_t at = row * block.keys + j;
-        scores[at] = j <= own ? scores[at] * (dots[at] * dots[at]) * expf(log_decay * (float)(own - j)) : 0.0f;
+        float faded = expf(log_decay * (float)(own - j));
+        scores[at] = j >= first && j <= own ? scores[at] * (dots[at] * dots[at]) * faded : 0.0f;
     }
 }
 
@@ -286,15 +297,16 @@ __global__ static void pair_gradient_kernel(float *scores, float *dots, float *d
                                             PairDecay decay, int T, size_t rows) {
     size_t row = pair_row();
     if (row >= rows) return;
-    int own = block.keys - block.queries + (int)(row % block.queries);
+    int own = block.keys - block.queries + (int)(row % block.queries), first = first_key(decay, block, row, own);
     float log_decay = log_decay_of_row(decay, row), along = 0;
     for (int j = threadIdx.x; j < block.keys; j += PAIR_LANES) {
         size_t at = row * block.keys + j;
         float outer = scores[at], dot = dots[at], slope = d[at], faded = expf(log_decay * (float)(own - j));
-        scores[at] = j <= own ? outer * (dot * dot) * faded : 0.0f;
-        dots[at] = j <= own ? slope * outer * (2 * dot) * faded : 0.0f;
-        d[at] = j <= own ? slope * (dot * dot) * faded : 0.0f;
-        if (j <= own) along += (float)(own - j) * scores[at] * slope;
+        bool is_seen = j >= first && j <= own;
+        scores[at] = is_seen ? outer * (dot * dot) * faded : 0.0f;
+        dots[at] = is_seen ? slope * outer * (2 * dot) * faded : 0.0f;
+        d[at] = is_seen ? slope * (dot * dot) * faded : 0.0f;
+        if (is_seen) along += (float)(own - j) * scores[at] * slope;
     }
     along = pair_warp_sum(along);
     if (d_log_decay && threadIdx.x == 0)
@@ -442,7 +454,7 @@ void pairs_gpu_decode(floatX *out, float *cache, const int *position, const floa
     for (int head = 0; head < config->NH; head += largest.heads) {
         load(&pass, &largest, head, 0, qkv);
         Keys keys = cached_keys(&pass, cache, head);
-        PairDecay decay = {pass.decay, head, 1};
+        PairDecay decay = {pass.decay, head, 1, NULL};
         DecodeRows q = {pass.q.outer, pass.q.unit, NULL}, k = {pass.k.outer, pass.k.unit, pass.values};
         unsigned heads = (unsigned)pass.rows.heads, across = (unsigned)(largest.columns + PAIR_LANES - 1) / PAIR_LANES;
         remember_kernel<<<pair_row_blocks(heads), threads, 0, stream>>>(keys, k, pass.RM, pass.rows, position);
@@ -488,7 +500,7 @@ static void backward_group(Pass *pass, floatX *dqkv, float *dparameters, OutputG
     for (int first = last; first >= 0; first -= pass->queries)
         backward_block(pass, block_at(pass, first, &keys), first < last);
     if (pass->config->decay == DECAY_LEARNED) {
-        PairDecay decay = {pass->decay, pass->rows.first_head, pass->rows.sequences * pass->rows.T};
+        PairDecay decay = {pass->decay, pass->rows.first_head, pass->rows.sequences * pass->rows.T, NULL};
         decay_gradient_kernel<<<(unsigned)pass->rows.heads, PAIR_WARPS * PAIR_LANES, 0, pass->stream>>>(
             dparameters, pass->d_log_decay, decay);
         launch_check();

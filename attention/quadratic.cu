@@ -83,6 +83,7 @@ Attend quadratic_gpu_attend(floatX *out, float *saved, const floatX *qkv, const 
     a.common.wild = work->wild;
     a.common.reaches = config->decay ? work->reaches : NULL;
     a.common.window = config->window ? config->window : SEES_ALL;
+    a.common.positions = config->positions;
     a.common.C = config->C, a.common.NH = config->NH, a.common.HS = config->HS;
     a.common.scale = 1, a.common.eps = config->eps, a.common.delta = config->delta;
     a.out = out, a.saved = saved;
@@ -96,7 +97,7 @@ Attend quadratic_gpu_attend(floatX *out, float *saved, const floatX *qkv, const 
 Attend quadratic_gpu_attend_cache(floatX *out, float *cache, int pos, const int *position, int n, const floatX *qkv,
                                   const QuadraticWork *work, const AttentionConfig *config) {
     Attend a = quadratic_gpu_attend(out, NULL, qkv, work, config);
-    a.common.wild = NULL;
+    a.common.wild = NULL, a.common.positions = NULL;
     a.ring = ring_rows(config);
     a.k = (const floatX *)cache, a.v = a.k + config->C;
     a.key_stride = 2 * (size_t)config->C;

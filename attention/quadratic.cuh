@@ -170,7 +170,7 @@ template <class Score> constexpr AttentionGPU quadratic_gpu_attention(const Atte
                         quadratic_gpu_step<Score>,
                         quadratic_gpu_check};
     gpu.decode = quadratic_gpu_decode<Score>;
-    gpu.supports = USES_DECAY | USES_WINDOW;
+    gpu.supports = USES_DECAY | USES_WINDOW | USES_DOCUMENTS;
     return gpu;
 }
 

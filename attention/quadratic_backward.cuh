@@ -272,7 +272,8 @@ __global__ void __launch_bounds__(DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::T
         row = first_row + warp_row;
     Reach reach = reach_of(c, head);
     bool wild = is_wild(c, head);
-    int column = OWNS_KEYS ? first_row : max(first_row - reach.window + 1, 0) / Tiles::COLUMNS * Tiles::COLUMNS;
+    int sequence_row = head / c.NH * a.T, sight = sight_of(c, sequence_row + first_row, reach.window);
+    int column = OWNS_KEYS ? first_row : max(first_row - sight + 1, 0) / Tiles::COLUMNS * Tiles::COLUMNS;
     int end = first_row + Tiles::ROWS + (OWNS_KEYS ? min(reach.window, SEES_ALL / 2) - 1 : 0);
     end = min(end, a.T);
 
@@ -285,14 +286,19 @@ __global__ void __launch_bounds__(DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::T
     for (int stage = 0, is_first = 1; column < end; column += Tiles::COLUMNS, stage ^= 1, is_first = 0) {
         copies_wait<0>();
         __syncthreads(); // the tile is there, and all warps have done with the one before
-        if (column + Tiles::COLUMNS < end)
-            stage_columns<Score, OWNS_KEYS, WIDTH>(s.stages[stage ^ 1], head, column + Tiles::COLUMNS, a);
+        int next = column + Tiles::COLUMNS;
+        if (OWNS_KEYS && c.positions && next < end && // a document begins behind all rows
+            c.positions[sequence_row + next] <= next - (first_row + Tiles::ROWS))
+            end = next;
+        if (next < end) stage_columns<Score, OWNS_KEYS, WIDTH>(s.stages[stage ^ 1], head, next, a);
         if (wild) {
             if (is_first) clamp_rows<2 * Tiles::ROWS, WIDTH>(s.rows);
             clamp_rows<2 * Tiles::COLUMNS, WIDTH>(s.stages[stage].rows);
             __syncthreads();
         }
-        View<OWNS_KEYS> view = {row - column, reach.window, a.T - column};
+        View<OWNS_KEYS> view = {
+            row - column,          reach.window, a.T - column, c, sequence_row + (OWNS_KEYS ? column : row),
+            sequence_row + a.T - 1};
         if (view.first() >= min(view.last(), Tiles::COLUMNS)) continue; // the whole warp
         differentiate_tile<Score, OWNS_KEYS, WIDTH>(rows, s, warp_row, s.stages[stage], view, wild,
                                                     {mine + (start + row) * stride, stride},

@@ -158,7 +158,8 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<
     int present = min(Tiles::ROWS, a.queries - first_query), keys = a.first + first_query + present;
     Reach reach = reach_of(c, head);
     bool wild = is_wild(c, head);
-    int key = max(a.first + first_query - reach.window + 1, 0) / Tiles::COLUMNS * Tiles::COLUMNS;
+    int first_row = head / c.NH * a.queries, sight = sight_of(c, first_row + first_query, reach.window);
+    int key = max(a.first + first_query - sight + 1, 0) / Tiles::COLUMNS * Tiles::COLUMNS;
 
     size_t column = (size_t)(head % c.NH) * c.HS, sequence_row = (size_t)(head / c.NH) * a.queries;
     const floatX *q = a.q + (sequence_row + first_query) * a.query_stride + column;
@@ -183,7 +184,12 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<
             clamp_rows<2 * Tiles::COLUMNS, WIDTH>(s.stages[stage].rows);
             __syncthreads();
         }
-        View<false> view = {a.first + first_query + warp_row - key, reach.window, Tiles::COLUMNS};
+        View<false> view = {a.first + first_query + warp_row - key,
+                            reach.window,
+                            Tiles::COLUMNS,
+                            c,
+                            first_row + first_query + warp_row,
+                            first_row + a.queries - 1};
         if (view.first() >= view.last()) continue; // the whole warp
         int place = a.ring ? key % a.ring : key;
         GlobalRows other = {a.k + (sequence_row + place) * a.key_stride + column, a.key_stride};

@@ -52,6 +52,7 @@ typedef struct {          // what forward, backward and decoding have in common
     const int *wild;      // (heads) 1: numbers may be out of range, scores huge; NULL: no head is known to be tame
     const Reach *reaches; // (NH), or NULL: no decay, and the window below
     int window;
+    const int *positions; // (B, T) of each token in its document, or NULL: rows are documents
     int C, NH, HS;
     float scale, eps, delta;
 } Common;
@@ -90,6 +91,11 @@ static inline int tiles_of(int n, int tile) {
 
 __device__ static inline Reach reach_of(const Common &common, int head) {
     return common.reaches ? common.reaches[head % common.NH] : Reach{0, common.window};
+}
+
+// How far query number `query` of the batch sees: `window` keys, its own included, and none of another document.
+__device__ static inline int sight_of(const Common &common, int query, int window) {
+    return common.positions ? min(window, common.positions[query] + 1) : window;
 }
 
 __device__ static inline bool is_wild(const Common &common, int head) {
@@ -190,18 +196,24 @@ __device__ void add_rows(SumFragment (&sums)[WIDTH / 8], const SumFragment (&wei
 
 // A warp's 16 rows against a tile's columns. OWNS_KEYS: the rows are keys and the columns queries.
 template <bool OWNS_KEYS> struct View {
-    int lead;   // position of row 0 minus that of column 0
-    int window; // keys that a query sees
-    int end;    // columns that there are
+    int lead;              // position of row 0 minus that of column 0
+    int window;            // keys that a query sees
+    int end;               // columns that there are
+    const Common &common;  // of the launch
+    int query, last_query; // the first of the rows or columns, and the sequence's last, as numbers in the batch
 
     __device__ int distance(int row, int column) const { return OWNS_KEYS ? column - lead - row : lead + row - column; }
+    // Of a query that there may not be: then that of the last one.
+    __device__ int sight(int i) const { return sight_of(common, min(query + i, last_query), window); }
     __device__ bool sees(int row, int column) const {
         int apart = distance(row, column);
-        return apart >= 0 && apart < window && column < end;
+        return apart >= 0 && apart < sight(OWNS_KEYS ? column : row) && column < end;
     }
-    // The columns that some row sees: from `first` to `last`, the latter not included.
-    __device__ int first() const { return max(OWNS_KEYS ? lead : lead - window + 1, 0); }
+    // The columns that some row sees are from `first` to `last`, the latter not included. No query's document begins
+    // before that of the query before it.
+    __device__ int first() const { return max(OWNS_KEYS ? lead : lead - sight(0) + 1, 0); }
     __device__ int last() const {
+        if (OWNS_KEYS && common.positions && distance(WARP_ROWS - 1, 0) > common.positions[query]) return 0;
         int last = OWNS_KEYS ? lead + WARP_ROWS - 1 + min(window, SEES_ALL / 2) : lead + WARP_ROWS;
         return min(last, end);
     }
@@ -209,7 +221,7 @@ template <bool OWNS_KEYS> struct View {
     __device__ bool is_full(int columns) const {
         int nearest = OWNS_KEYS ? distance(WARP_ROWS - 1, 0) : distance(0, columns - 1);
         int farthest = OWNS_KEYS ? distance(0, columns - 1) : distance(WARP_ROWS - 1, 0);
-        return nearest >= 0 && farthest < window && end >= columns;
+        return nearest >= 0 && end >= columns && farthest < sight(OWNS_KEYS ? columns - 1 : WARP_ROWS - 1);
     }
 };
 

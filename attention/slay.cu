@@ -74,4 +74,4 @@ const AttentionGPU attention_gpu_slay = {&attention_slay,
                                          slay_packed_size,
                                          slay_pack,
                                          decode,
-                                         USES_DECAY | USES_LEARN | USES_FUSION};
+                                         USES_DECAY | USES_LEARN | USES_FUSION | USES_DOCUMENTS};

@@ -170,21 +170,20 @@ static size_t &granted_floats(const AttentionConfig *c) {
     return granted[{c->T, c->NH, c->HS}];
 }
 
-static const char *const NOT_ASKED = "windows and decay are not asked of it";
+static const char *const NOT_ASKED = "windows, decay and document masks are not asked of it";
 
-static bool has_distances(const AttentionConfig *config) {
-    return config->window || config->decay;
+static bool has_masks(const AttentionConfig *config) {
+    return config->window || config->decay || config->packed;
 }
 
 // Forward and backward of a batch agree: nobody asks for work_size in between.
 static bool takes(const AttentionConfig *config) {
-    return !has_distances(config) && choice_for(config).refusal.empty() &&
-           cudnn_floats(config) <= granted_floats(config);
+    return !has_masks(config) && choice_for(config).refusal.empty() && cudnn_floats(config) <= granted_floats(config);
 }
 
 static void describe(const AttentionConfig *config, char *text, size_t size) {
     size_t version = cudnnGetVersion();
-    const std::string refusal = has_distances(config) ? NOT_ASKED : choice_for(config).refusal;
+    const std::string refusal = has_masks(config) ? NOT_ASKED : choice_for(config).refusal;
     snprintf(text, size, "%s %zu.%zu.%zu%s%s", refusal.empty() ? "by cuDNN" : "by our own kernels, not by cuDNN",
              version / 10000, version / 100 % 100, version % 100, refusal.empty() ? "" : ": ", refusal.c_str());
 }
@@ -258,6 +257,6 @@ extern const AttentionGPU attention_gpu_softmax = {
     NULL,
     NULL,
     decode,
-    USES_DECAY | USES_WINDOW,
+    USES_DECAY | USES_WINDOW | USES_DOCUMENTS,
 };
 #endif

@@ -1,36 +1,20 @@
 // Rows that hold several documents: every attention gives each of them the bits that it gets alone, forward and
 // backward, with any number of threads, and nothing of one document reaches another.
+#include "test_layouts.h"
 #include "test_linear_cases.h"
 
 #include <omp.h>
 
-enum { ALL_VARIANTS = LINEAR_VARIANTS + QUADRATIC_CPU_VARIANTS, NH = 2, HS = 12, DOCUMENTS_MAX = 12 };
+enum { ALL_VARIANTS = LINEAR_VARIANTS + QUADRATIC_CPU_VARIANTS, NH = 2, HS = 12 };
 
 static const Variant *variant_at(int v) {
     return v < LINEAR_VARIANTS ? &linear_variants[v] : quadratic_cpu_variant(v - LINEAR_VARIANTS);
 }
 
-typedef struct { // the lengths of the documents in the rows of a batch, none of which lies in two rows
-    int B, T;
-    int lengths[DOCUMENTS_MAX];
-    int chunk;
-} Layout;
-
-static const Layout layouts[] = {
-    {2, 70, {1, 69, 70}, 0},                   // a document of one token; a row without another
-    {2, 70, {64, 6, 33, 36, 1}, 0},            // one that begins with the row's last token
-    {1, 130, {65, 64, 1}, 32},                 // whole tiles and chunks, and one row more
-    {3, 5, {1, 1, 1, 1, 1, 5, 2, 1, 1, 1}, 0}, // nothing but beginnings
-    {2, 60, {1, 2, 57, 31, 29}, 5},
-    {1, 700, {30, 400, 270}, 0}, // long enough for states, beside one that goes pair by pair
-};
-enum { LAYOUTS = sizeof layouts / sizeof *layouts };
-
 static Case make_documents(const Variant *variant, const Layout *layout) {
     int n = layout->B * layout->T, *positions = memory_allocate((size_t)n, sizeof(int), "positions");
     Case c = make_case(variant, layout->B, layout->T, NH, HS);
-    for (int i = 0, at = 0; at < n; i++)
-        for (int t = 0; t < layout->lengths[i]; t++) positions[at++] = t;
+    layout_positions(positions, layout);
     c.config.positions = positions;
     c.config.packed = 1;
     c.config.chunk = layout->chunk;

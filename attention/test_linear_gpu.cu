@@ -7,6 +7,7 @@ extern "C" {
 #include "core/base/memory.h"
 #include "core/base/random.h"
 #include "core/base/test.h"
+#include "test_layouts.h"
 #include "test_linear_fixture.h"
 #include "test_variants.h"
 }
@@ -74,6 +75,7 @@ typedef struct {
     size_t numbers, constant_count, parameter_count; // of out; qkv has three times as many
     float *qkv, *dout, *out, *dqkv, *saved;          // the C twin's
     float *constants, *parameters, *dparameters;
+    int *positions, *gpu_positions;                  // (B, T) of tokens in their documents, on both sides, or NULL
     floatX *gpu_qkv, *gpu_dout, *gpu_out, *gpu_dqkv; // the same on the device
     float *gpu_saved, *gpu_constants, *gpu_parameters, *gpu_dparameters, *gpu_work, *gpu_cache; // constants are packed
 } Case;
@@ -187,6 +189,8 @@ static void free_case(Case *c) {
     void *device[] = {c->gpu_qkv,       c->gpu_dqkv,       c->gpu_out,         c->gpu_dout, c->gpu_saved,
                       c->gpu_constants, c->gpu_parameters, c->gpu_dparameters, c->gpu_work, c->gpu_cache};
     for (size_t i = 0; i < sizeof host / sizeof host[0]; i++) free(host[i]);
+    free(c->positions);
+    if (c->gpu_positions) cuda_check(cudaFree(c->gpu_positions));
     for (size_t i = 0; i < sizeof device / sizeof device[0]; i++)
         if (device[i]) cuda_check(cudaFree(device[i]));
 }
@@ -198,6 +202,7 @@ static const float first_gradient = 0.25f;
 
 static void run_cpu(Case *c, int with_backward) {
     float *work = host_buffer(c->cpu->work_size(&c->config));
+    c->config.positions = c->positions;
     c->cpu->forward(c->out, c->saved, c->qkv, c->constants, c->parameters, work, &c->config);
     for (size_t i = 0; i < c->parameter_count; i++) c->dparameters[i] = first_gradient;
     if (with_backward)
@@ -218,6 +223,7 @@ static void run_gpu(Case *c, int with_backward) {
     std::vector<float> gradients(c->parameter_count, first_gradient);
     to_device(c->gpu_dparameters, gradients.data(), c->parameter_count);
     renew_work(c);
+    c->config.positions = c->gpu_positions;
     c->gpu->forward(c->gpu_out, c->gpu_saved, c->gpu_qkv, c->gpu_constants, c->gpu_parameters, c->gpu_work, &c->config,
                     0);
     if (with_backward) {
@@ -463,6 +469,71 @@ static void test_many_segments(void) {
 static void test_groups_of_heads(void) {
     Shape heads = {3, 40, 3, 12, 16, 80000};
     compare_all(heads);
+}
+
+// ---- rows that hold several documents
+
+static Case make_documents(const Variant *variant, const Layout *layout, int NH, int HS) {
+    Case c = make_case(variant, {layout->B, layout->T, NH, HS, layout->chunk, 0});
+    size_t rows = (size_t)layout->B * layout->T;
+    c.config.packed = 1;
+    c.positions = (int *)memory_allocate(rows, sizeof(int), "positions");
+    c.gpu_positions = device_buffer<int>(rows);
+    layout_positions(c.positions, layout);
+    cuda_check(cudaMemcpy(c.gpu_positions, c.positions, rows * sizeof(int), cudaMemcpyHostToDevice));
+    return c;
+}
+
+static void compare_documents(const Layout *layout, int HS) {
+    for (const Variant &variant : variants) {
+        Case c = make_documents(&variant, layout, 2, HS);
+        check_passes_but_noise(&c);
+        free_case(&c);
+    }
+}
+
+static void test_documents(void) {
+    for (const Layout &layout : layouts) compare_documents(&layout, 12);
+}
+static void test_documents_with_common_heads(void) {
+    compare_documents(&layouts[1], 64);
+}
+static void test_documents_with_wide_heads(void) {
+    compare_documents(&layouts[3], 128);
+}
+
+// Heads and sequences of the exact polynomial by groups of one.
+static void test_documents_of_groups(void) {
+    for (const Variant &variant : variants)
+        if (strstr(variant.options, "exact")) {
+            Case c = make_documents(&variant, &layouts[1], 3, 16);
+            pairs_gpu_group_numbers = 1;
+            check_passes_but_noise(&c);
+            free_case(&c);
+        }
+}
+
+// Whatever stands in the middle document, the others have the same bits; also across segments.
+static void test_nothing_crosses_a_boundary(void) {
+    static const Layout three[] = {{1, 120, {40, 33, 47}, 0}, {1, 120, {40, 33, 47}, 16}, {1, 200, {64, 64, 72}, 64}};
+    for (const Variant &variant : variants)
+        for (const Layout &layout : three) {
+            Case c = make_documents(&variant, &layout, 2, 12);
+            size_t C = (size_t)c.config.C, from = layout.lengths[0] * C, to = from + layout.lengths[1] * C;
+            run_gpu(&c, 1);
+            float *out = from_device(c.gpu_out, c.numbers), *dqkv = from_device(c.gpu_dqkv, 3 * c.numbers);
+            for (size_t i = 3 * from; i < 3 * to; i++) c.qkv[i] *= 30;
+            for (size_t i = from; i < to; i++) c.dout[i] *= -1000;
+            run_gpu(&c, 1);
+            float *now = from_device(c.gpu_out, c.numbers), *dnow = from_device(c.gpu_dqkv, 3 * c.numbers);
+            for (size_t i = 0; i < c.numbers; i++)
+                if (i < from || i >= to) CHECK(!memcmp(out + i, now + i, sizeof(float)));
+            for (size_t i = 0; i < 3 * c.numbers; i++)
+                if (i < 3 * from || i >= 3 * to) CHECK(!memcmp(dqkv + i, dnow + i, sizeof(float)));
+            CHECK(memcmp(out + from, now + from, (to - from) * sizeof(float)));
+            free(out), free(dqkv), free(now), free(dnow);
+            free_case(&c);
+        }
 }
 
 // ---- to the bit
@@ -890,6 +961,11 @@ int main(void) {
     RUN(test_long_running_maximum);
     RUN(test_many_segments);
     RUN(test_groups_of_heads);
+    RUN(test_documents);
+    RUN(test_documents_with_common_heads);
+    RUN(test_documents_with_wide_heads);
+    RUN(test_documents_of_groups);
+    RUN(test_nothing_crosses_a_boundary);
     RUN(test_decoding_equals_forward);
     RUN(test_decoding_from_a_position_on_the_device);
     RUN(test_prefill_in_segments);

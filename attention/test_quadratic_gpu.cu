@@ -6,6 +6,7 @@
 extern "C" {
 #include "naive.h"
 #include "quadratic.h"
+#include "test_layouts.h"
 #include "test_variants.h"
 #include "core/base/memory.h"
 #include "core/base/random.h"
@@ -84,6 +85,7 @@ struct Case {
     AttentionConfig config;
     size_t numbers; // of out; qkv has three times as many
     Numbers qkv, dout, out, dqkv, saved, parameters, dparameters;
+    std::vector<int> positions; // (B,T) of tokens in their documents; empty: rows are documents
 
     Case(const Variant &variant, int B, int T, int NH, int HS)
         : gpu(tiled_kernels(variant)), config(config_of(variant, B, T, NH, HS)), numbers((size_t)B * T * NH * HS),
@@ -91,15 +93,19 @@ struct Case {
         attention_draw(gpu->cpu, NULL, parameters.data(), 0, &config);
         for (size_t i = 0; i < 3 * numbers; i++) qkv[i] = (float)random_normal(1, i);
         for (size_t i = 0; i < numbers; i++) dout[i] = (float)random_normal(2, i);
-        for (int b = 0; b < B; b++) { // the first row sees one key only: a sum of more than rounding errors
-            float *q = &qkv[(size_t)b * T * 3 * config.C];
-            for (int d = 0; d < config.C; d++) q[config.C + d] += q[d];
-        }
+        for (int b = 0; b < B; b++) draw_near(b * T);
         round_inputs(qkv), round_inputs(dout);
+    }
+
+    // Of a row that sees its own key only: so that the sum is more than rounding errors.
+    void draw_near(int row) {
+        float *q = &qkv[(size_t)row * 3 * config.C];
+        for (int d = 0; d < config.C; d++) q[config.C + d] += q[d];
     }
 
     void run_cpu(bool backward = true) {
         Numbers work(gpu->cpu->work_size(&config));
+        config.positions = positions.empty() ? NULL : positions.data();
         out.resize(numbers), dqkv.resize(3 * numbers), saved.resize(gpu->cpu->saved_size(&config));
         dparameters.assign(parameters.size(), 1); // gradients are added
         gpu->cpu->forward(out.data(), saved.data(), qkv.data(), NULL, parameters.data(), work.data(), &config);
@@ -114,6 +120,10 @@ struct Case {
         Device<float> d_parameters(parameters.size()), d_dparameters(parameters.size());
         d_qkv.put(qkv), d_dout.put(dout);
         d_parameters.put(parameters), d_dparameters.put(Numbers(parameters.size(), 1));
+        Device<int> d_positions(positions.size());
+        cuda_check(
+            cudaMemcpy(d_positions.data, positions.data(), positions.size() * sizeof(int), cudaMemcpyHostToDevice));
+        config.positions = positions.empty() ? NULL : d_positions.data;
         gpu->forward(d_out.data, backward ? d_saved.data : NULL, d_qkv.data, NULL, d_parameters.data, d_work.data,
                      &config, 0);
         out = d_out.get();
@@ -242,6 +252,53 @@ static void heads_narrower_than_the_tiles(void) {
 }
 static void heads_narrower_than_the_widest_tiles(void) {
     head_sizes({80, 100});
+}
+
+// ---- rows that hold several documents
+
+static Case documents(const Variant &variant, const Layout &layout, int NH, int HS) {
+    Case c(variant, layout.B, layout.T, NH, HS);
+    c.positions.resize((size_t)layout.B * layout.T);
+    layout_positions(c.positions.data(), &layout);
+    for (int row = 0; row < layout.B * layout.T; row++)
+        if (c.positions[row] == 0 && row % layout.T) c.draw_near(row);
+    round_inputs(c.qkv);
+    c.config.packed = 1;
+    return c;
+}
+
+static void compare_documents(const Layout &layout, int HS) {
+    for (int v = 0; v < QUADRATIC_CPU_VARIANTS; v++) {
+        Case found = documents(*quadratic_cpu_variant(v), layout, 2, HS), expected = found;
+        compare_passes(found, expected);
+    }
+}
+
+static void documents_in_rows(void) {
+    for (const Layout &layout : layouts) compare_documents(layout, 20);
+}
+static void documents_in_rows_with_common_heads(void) {
+    compare_documents(layouts[1], 64), compare_documents(layouts[3], 64);
+}
+static void documents_in_rows_with_wide_heads(void) {
+    compare_documents(layouts[2], 128);
+}
+
+// Whatever stands in the middle document, the others have the same bits.
+static void nothing_crosses_a_boundary(void) {
+    static const Layout three[] = {{1, 120, {40, 33, 47}, 0}, {1, 200, {64, 64, 72}, 0}, {1, 300, {129, 1, 170}, 0}};
+    for (int v = 0; v < QUADRATIC_CPU_VARIANTS; v++)
+        for (const Layout &layout : three) {
+            Case before = documents(*quadratic_cpu_variant(v), layout, 2, 20), after = before;
+            size_t C = before.config.C, from = layout.lengths[0] * C, to = from + layout.lengths[1] * C;
+            for (size_t i = 3 * from; i < 3 * to; i++) after.qkv[i] *= 30;
+            for (size_t i = from; i < to; i++) after.dout[i] *= -1000;
+            before.run_gpu(), after.run_gpu();
+            for (size_t i = from; i < to; i++) after.out[i] = before.out[i];
+            for (size_t i = 3 * from; i < 3 * to; i++) after.dqkv[i] = before.dqkv[i];
+            CHECK(same_bits(after.out, before.out, before.numbers));
+            CHECK(same_bits(after.dqkv, before.dqkv, 3 * before.numbers));
+        }
 }
 
 // (B,H,T,d) of the fixture to columns column.. of (B,T,stride), B = 1
@@ -745,6 +802,10 @@ int main(void) {
     RUN(heads_narrower_than_the_tiles);
     RUN(heads_narrower_than_the_widest_tiles);
     RUN(huge_scores);
+    RUN(documents_in_rows);
+    RUN(documents_in_rows_with_common_heads);
+    RUN(documents_in_rows_with_wide_heads);
+    RUN(nothing_crosses_a_boundary);
     RUN(fixture_data);
     RUN(steps_equal_forward);
     RUN(decoding_of_narrow_heads);

@@ -104,9 +104,10 @@ static void decoding(void) {
 // The harness's cuDNN can pose as an old one, which lacks what we ask for: then the tiled kernel does everything, bit
 // for bit. Each has a shape of its own, because choices are kept.
 #if defined(USE_CUDNN) && defined(PRECISION_BF16) && defined(CUDA_ON_CPU_H)
-static void with_version(const char *version, int T, const char *why) {
+static void with_version(const char *version, int T, const char *why, int packed = 0) {
     setenv("CUDA_ON_CPU_CUDNN", version, 1);
     Layer layer(2, T, 3, 24);
+    layer.config.packed = packed;
     Activation out(layer.numbers), dqkv(3 * layer.numbers);
     const AttentionGPU *tiled = &attention_gpu_softmax_tiled;
     char text[400];
@@ -128,6 +129,7 @@ static void versions_of_cudnn(void) {
     with_version("91500", 72, "by our own kernels, not by cuDNN 9.15.0: before 9.15.1");
     with_version("91500", 128, "deterministic"); // the sequence is no reason
     with_version("91801", 74, "by cuDNN 9.18.1");
+    with_version("91801", 76, "our own kernels, not by cuDNN 9.18.1: windows, decay and document masks", 1);
 }
 
 // Scratch is allocated for the largest batch. A smaller one whose plan wants more gets our own kernels: the harness

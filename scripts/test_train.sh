@@ -135,23 +135,9 @@ muon
 
 # ---- documents: a row that holds several of them has the losses that each has in a row of its own
 
-# Rows of 16 tokens; each file's documents, as long as they are listed, end with a row. The vocabulary has 700 tokens,
-# and its last one, the bytes 0273 and 2, is end-of-text.
-make_documents() { # path seed lengths...
-    path=$1 x=$2 count=1
-    shift 2
-    for length in "$@"; do count=$((count + length)); done
-    {
-        printf '%b' "$(for word in 20240520 1 $count; do octal_bytes "$word" 4; done)"
-        head -c 1012 /dev/zero
-        printf '%b' "$(echo "$@" | awk -v x="$x" '{ for (i = 1; i <= NF; i++) { printf "\\0273\\0002"
-            for (t = 1; t < $i; t++) { x = (x * 1103 + 12345) % 65536; printf "\\0%03o\\0000", int(x / 7) % 256 } }
-            printf "\\0273\\0002" }')"
-    } >"$path"
-}
 val_loss() { sed -n 's/.*"type": "validation".*"loss": \([0-9.]*\),.*"tokens": \([0-9]*\).*/\1 \2/p' "$1/metrics.jsonl" | tail -n 1; }
 # shellcheck disable=SC2086
-documents() {
+documents() { # rows of 16 tokens; each file's last document ends with a row
     make_documents "$work/documents.bin" 4 5 11 16 1 9 6 2 14 16 8 8 3 5 7 1 1 15
     make_documents "$work/documents_val.bin" 5 7 9 16 1 15 12 4
     vocabulary="--tokenizer dev/fixtures/tokenizer_small.tiktoken"

@@ -138,6 +138,27 @@ check "of the sampler too" test "$(comm -12 "$work/names_c" "$work/names_cu" | w
     check "Muon in fp32 and on the CPU: weights" weights_agree muon_fp32/step_00000006 muon_cpu/step_00000006 0.002
     ! run "$fp32" none --resume "$work/muon_half_fp32" --steps 9 --optimizer adamw --out "$work/muon_half_fp32"
     check "another optimiser" grep -q "option --optimizer: the run to resume has muon" "$work/err"
+    # ---- documents kept apart: beside the CPU's, resumed exactly, as graphs
+    make_documents "$work/documents.bin" 4 5 11 16 1 9 6 2 14 16 8 8 3 5 7 1 1 15
+    make_documents "$work/documents_val.bin" 5 7 9 16 1 15 12 4
+    apart="--train $work/documents.bin --val $work/documents_val.bin --tokenizer dev/fixtures/tokenizer_small.tiktoken
+        --layers 2 --heads 2 --width 16 --context 32 --sequence 16 --batch 3 --micro-batch 2 --warmup 3 --val-every 2
+        --adam-eps 1e-5 --init-std 0.1 --schedule constant --document-mask"
+    for attention in softmax slay:decay=learned,yat:window=5; do
+        check "$attention, documents apart on the CPU" run ./train_gpt2 apart_cpu $apart --attention $attention --steps 6
+        check "$attention, documents together" run "$fp32" together $apart --no-document-mask --attention $attention --steps 6
+        for precision in fp32 bf16; do
+            [ $precision = fp32 ] && program=$fp32 bound=0.0001 || { program=$bf16 bound=0.03; }
+            rm -rf "$work/apart" "$work/apart_half"
+            check "$attention, documents apart in $precision" run "$program" apart $apart --attention $attention --steps 6
+            check "$attention, documents apart in $precision and on the CPU: losses" losses_agree apart apart_cpu $bound
+            check "$attention, documents apart in $precision, first half" run "$program" apart_half $apart --attention $attention --steps 3
+            check "$attention, documents apart in $precision, second half as graphs" run "$program" apart_half --resume "$work/apart_half" --steps 6 --graphs
+            check "$attention, documents apart in $precision resumes exactly" same_file apart_half/step_00000006/model.safetensors apart/step_00000006/model.safetensors
+            [ $precision = bf16 ] || check "$attention, documents apart are others" test "$(losses apart)" != "$(losses together)"
+        done
+        rm -rf "$work/apart_cpu" "$work/together"
+    done
     check "continued on the CPU" run ./train_gpt2 moved_fp32 --resume "$work/moved_fp32" --steps 6
     check "GPU, then CPU: losses" losses_agree moved_fp32 cpu 0.0001
     last=step_00000006
