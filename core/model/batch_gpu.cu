@@ -16,7 +16,6 @@ static size_t lay_out(BatchData *data, char *block, size_t N, size_t L) {
     data->inputs = (int *)(block + next), next += N * sizeof(int);
     data->targets = (int *)(block + next), next += N * sizeof(int);
     data->positions = (int *)(block + next), next += N * sizeof(int);
-    data->remaining = (int *)(block + next), next += N * sizeof(int);
     for (RowLists *lists : {&data->by_token, &data->by_position}) {
         lists->rows = (int *)(block + next), next += N * sizeof(int);
         lists->starts = (int *)(block + next), next += (N + 1) * sizeof(int);
@@ -26,7 +25,7 @@ static size_t lay_out(BatchData *data, char *block, size_t N, size_t L) {
 }
 
 size_t batch_gpu_bytes(size_t N, int L) {
-    return ((size_t)L + 2) * sizeof(uint64_t) + sizeof(float) + (8 * N + 4) * sizeof(int);
+    return ((size_t)L + 2) * sizeof(uint64_t) + sizeof(float) + (7 * N + 4) * sizeof(int);
 }
 
 void batch_gpu_create(BatchGPU *batch, size_t N, int V, int L) {
@@ -47,14 +46,6 @@ void batch_gpu_free(BatchGPU *batch) {
     cuda_check(cudaFree(batch->device_block));
     cuda_check(cudaFreeHost(batch->host_block));
     free(batch->seen);
-}
-
-// Tokens come in rows of T; those of a document have positions that count from 0.
-static void fill_positions(BatchData *data, const MicroBatch *from) {
-    int N = from->B * from->T;
-    for (int n = 0; n < N; n++) data->positions[n] = from->positions ? from->positions[n] : n % from->T;
-    for (int n = N - 1; n >= 0; n--)
-        data->remaining[n] = n + 1 < N && data->positions[n + 1] ? data->remaining[n + 1] + 1 : 0;
 }
 
 // A counting sort, on the host while the device is still at work on what came before; by tokens, or by positions. seen:
@@ -85,7 +76,7 @@ void batch_gpu_upload(BatchGPU *batch, const MicroBatch *from, int training, uin
     *data->scale = (float)from->scale;
     for (int site = 0; training && site <= batch->L; site++)
         data->dropout_keys[site] = dropout_key(seed, from->step, site, batch->L);
-    fill_positions(data, from);
+    for (size_t n = 0; n < N; n++) data->positions[n] = from->positions ? from->positions[n] : (int)n % from->T;
     if (training) sort_rows(&data->by_token, data->inputs, (int)N, batch->seen);
     if (training) sort_rows(&data->by_position, data->positions, (int)N, batch->seen);
     cuda_check(cudaMemcpyAsync(batch->device_block, batch->host_block, batch->bytes, cudaMemcpyHostToDevice, stream));

@@ -23,8 +23,7 @@ typedef struct {
     int64_t *first_token;   // (1): of the micro-batch within the step's batch
     float *scale;           // (1): the gradients are those of scale * (sum of the losses)
     int *inputs, *targets;  // (N), (N)
-    // Of each token in its document, and how many tokens follow it there; without documents in its row.
-    int *positions, *remaining; // (N), (N)
+    int *positions; // (N): of each token in its document; without documents in its row
     RowLists by_token, by_position;
 } BatchData;
 
