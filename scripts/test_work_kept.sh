@@ -128,9 +128,9 @@ failing_saves() {
     end_run TERM
     check_equal "a save that fails: the run goes on" "$code" 143
     check_equal "and saves again" "$(saved_steps "$work/blocked" | wc -w | tr -d ' ')" 2
-    start_run "$work/waits" --save-wait 60
+    start_run "$work/waits" --save-wait 60 --width 64 # larger than the metrics of a thousand steps
     kill -STOP "$running"
-    limit_files 28000
+    limit_files 150000
     kill -TERM "$running"
     kill -CONT "$running"
     wait_for_message "trying again until --save-wait is over"
