@@ -203,11 +203,13 @@ template <bool OWNS_KEYS> struct View {
     int query, last_query; // the first of the rows or columns, and the sequence's last, as numbers in the batch
 
     __device__ int distance(int row, int column) const { return OWNS_KEYS ? column - lead - row : lead + row - column; }
-    // Of a query that there may not be: then that of the last one.
-    __device__ int sight(int i) const { return sight_of(common, min(query + i, last_query), window); }
+    // Of rows that there are not: that of the last one.
+    __device__ int sight(int i) const {
+        return sight_of(common, OWNS_KEYS ? query + i : min(query + i, last_query), window);
+    }
     __device__ bool sees(int row, int column) const {
         int apart = distance(row, column);
-        return apart >= 0 && apart < sight(OWNS_KEYS ? column : row) && column < end;
+        return column < end && apart >= 0 && apart < sight(OWNS_KEYS ? column : row);
     }
     // The columns that some row sees are from `first` to `last`, the latter not included. No query's document begins
     // before that of the query before it.
