@@ -37,8 +37,8 @@ __global__ static void __launch_bounds__(LinearWalk<Map, WIDTH>::Tile::THREADS, 
     }
 }
 
-// Log scales become the running maximum, after `before` (NH) unless that is NULL, which begins anew with every document.
-// A block has one task; each thread a run of rows.
+// Log scales become the running maximum, after `before` (NH) unless that is NULL; it begins anew with every document. A
+// block has one task; each thread a run of rows.
 __global__ static void running_max_kernel(float *log_scale, const float *before, WalkPass pass) {
     __shared__ float largest[SCALE_THREADS];
     int thread = (int)threadIdx.x, head = (int)blockIdx.x % pass.NH, sequence = (int)blockIdx.x / pass.NH;
