@@ -127,8 +127,10 @@ __global__ static void decay_gradient_kernel(float *dparameters, const DecayShar
         double passing = 0;
         for (int chunk = chunks - 1; chunk >= 0; chunk--) {
             DecayShare share = shares[task * chunks + chunk];
-            sum += share.near + share.from_keys + rows * (passing - share.to_keys);
-            passing += share.to_queries - share.to_keys;
+            int from = chunk * rows, last = min(from + rows, pass.T) - 1;
+            double across = begins_after(pass, sequence, from, last) ? 0 : passing - share.to_keys;
+            sum += share.near + share.from_keys + rows * across;
+            passing = across + share.to_queries;
         }
         for (int t = 0; faded && t < pass.T; t++) sum += faded[task * pass.T + t];
     }
