@@ -30,6 +30,7 @@ SECONDS   ?= 200
 # ---- compare: options for scripts/compare, and what it measures with
 COMPARE       ?=
 COMPARE_TOOLS := $(BUILD)/dev/bench/bench_decode_position $(BUILD)/dev/attention_eval
+TASK_PROGRAM := $(BUILD)/dev/attention_task
 
 # ---- experiments on the kernel: options for dev/experiments/kernel/run
 EXPERIMENTS ?=
@@ -132,7 +133,7 @@ test:
 	@dev/cuda_on_cpu/headers.sh >/dev/null || true
 	@$(MAKE) --no-print-directory -s -j$$(nproc) test-programs
 	@$(MAKE) --no-print-directory -s run-tests
-test-programs: all kernel-programs $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(COMPARE_TOOLS) fuzz-programs
+test-programs: all kernel-programs $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) $(CUDA_FAST_PROGRAMS) $(COMPARE_TOOLS) $(TASK_PROGRAM) fuzz-programs
 run-tests:
 	@scripts/run_tests.sh $(call cuda_left_out_of,fast) $(TESTS) $(GRADIENT_TESTS) $(BUILD)/test_gpt2_gradient $(CUDA_FAST_TESTS) \
 	    $(CUDA_SCRIPTS) $(TEST_SCRIPTS)

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Tests of dev/experiments: a small corpus, then dev/experiments/test_experiments.py. Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
-[ -x ./train_gpt2 ] || { echo "./train_gpt2 is missing; run make"; echo "0 passed, 1 failed"; exit 1; }
+for program in ./train_gpt2 build/dev/attention_task; do
+    [ -x $program ] || { echo "$program is missing; run make $program"; echo "0 passed, 1 failed"; exit 1; }
+done
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM

@@ -60,6 +60,10 @@ RECALL = {
     "softmax, window 16": "--attention softmax --window 16",
     "yat": "--attention yat",
     "yat softmax": "--attention yat --normalizer softmax",
+    "rff": "--attention rff",
+    "slay tensorsketch": "--attention slay --poly tensorsketch",
+    "slay maclaurin": "--attention slay --poly maclaurin",
+    "slay rademacher": "--attention slay --poly rademacher",
 }
 LAYERS = {"hybrid 3:1": 4}  # a list of attentions is repeated over the layers: it needs a multiple of these
 
@@ -71,7 +75,7 @@ def rows_of(table, layers):
 
 # ---- what decoding keeps
 
-PAPER, RECALL = {"P": 8, "R": 3, "M": 16, "poly": "anchor"}, {"P": 96, "R": 1, "M": 4, "poly": "nystrom"}
+PRESETS = {"paper": {"P": 8, "R": 3, "M": 16, "poly": "anchor"}, "recall": {"P": 96, "R": 1, "M": 4, "poly": "nystrom"}}
 
 
 def options_of(words):
@@ -99,8 +103,7 @@ def complete(name, options):
         return {"M": 64, **options}
     if options.get("fusion") == "flat":
         return {"R": 1, "poly": "anchor", **options}
-    preset = RECALL if options.get("preset") == "recall" else PAPER
-    return {**preset, "fusion": "tensor", **options}
+    return {**PRESETS[options.get("preset", "paper")], "fusion": "tensor", **options}
 
 
 def width_and_state(words, size, T):

@@ -16,7 +16,9 @@ def number(value):
 
 
 def table(head, lines):
-    """Markdown; the first column is text, the others are numbers."""
+    """Markdown; the first column is text, the others are numbers. A column that would be empty is not there."""
+    kept = [i for i in range(len(head)) if i == 0 or any(line[i] for line in lines)]
+    head, lines = [head[i] for i in kept], [[line[i] for i in kept] for line in lines]
     rule = "|---|" + "---:|" * (len(head) - 1)
     return "\n".join(["| " + " | ".join(head) + " |", rule, *["| " + " | ".join(line) + " |" for line in lines]]) + "\n"
 
