@@ -15,6 +15,11 @@ def ticks(least, most):
     return [i * step for i in range(math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) + 1)]
 
 
+def short(number):
+    """4096 as 4K: neighbouring powers of two have to fit beside each other."""
+    return f"{number // 1024}K" if number >= 1024 else str(number)
+
+
 class Series:
     """A row's points, with its mechanism for the colour."""
 
@@ -50,7 +55,7 @@ class Chart:
         while 2 ** power <= self.x_range[1]:
             x = self.x(2 ** power)
             parts.append(f'<path class="grid" d="M{x} {TOP}V{bottom}"/>'
-                         f'<text x="{x}" y="{bottom + 20}" class="soft" text-anchor="middle">{2 ** power}</text>')
+                         f'<text x="{x}" y="{bottom + 20}" class="soft" text-anchor="middle">{short(2 ** power)}</text>')
             power += 1
         for tick in ticks(*self.y_range):
             y = self.y(tick)
@@ -59,11 +64,16 @@ class Chart:
         return parts
 
     def names(self, ends):
-        """At the curves' ends, pushed apart where they would overlap."""
-        parts, previous = [], -math.inf
-        for y, label, colour in sorted(ends):
-            previous = max(y, previous + 16)
-            parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{previous + 5}" style="fill:{colour}">{label}</text>')
+        """Beside the plot, each with a line to its curve's end; apart from each other, and none below the picture."""
+        gap, parts, places = min(16, (HEIGHT - TOP) / max(1, len(ends))), [], []
+        for y, _, _, _ in sorted(ends):
+            places.append(max(y, places[-1] + gap if places else TOP))
+        for i in reversed(range(len(places))):
+            places[i] = min(places[i], HEIGHT - 8 - gap * (len(places) - 1 - i))
+        for place, (y, x, label, colour) in zip(places, sorted(ends)):
+            left = WIDTH - RIGHT + 22
+            parts.append(f'<path d="M{x + 5} {y}L{left - 4} {place:.1f}" fill="none" stroke="{colour}" stroke-width="0.6" opacity="0.6"/>'
+                         f'<text x="{left}" y="{place + 5:.1f}" style="fill:{colour}">{label}</text>')
         return parts
 
     def render(self):
@@ -77,6 +87,6 @@ class Chart:
             path = " ".join(f"{x},{y}" for x, y in points)
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" '
                          f'stroke-dasharray="{dash}"/>')
-            ends.append((points[-1][1], each.label, colour))
+            ends.append((points[-1][1], points[-1][0], each.label, colour))
         body = "\n".join([f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fdfdfc"/>', *parts, *self.names(ends)])
         return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"><style>{STYLE}</style>{body}</svg>\n'

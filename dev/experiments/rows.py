@@ -99,7 +99,7 @@ def attention_of(words):
 
 def complete(name, options):
     """With the sizes that train_gpt2 takes where they are not given."""
-    if name == "favor":
+    if name in ("favor", "rff"):
         return {"M": 64, **options}
     if options.get("fusion") == "flat":
         return {"R": 1, "poly": "anchor", **options}

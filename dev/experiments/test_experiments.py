@@ -4,6 +4,7 @@ import collections
 import importlib.machinery
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -234,7 +235,7 @@ class Rows(unittest.TestCase):
     def test_width_and_state(self):
         for words, expected in (("--attention slay", (384, 384 * 33)), ("--attention softmax", (None, 2 * 32 * 256)),
                                 ("--attention slay --preset recall --P 16", (64, 64 * 33)),
-                                ("--attention slay --fusion flat --M 384", (384, 384 * 33)),
+                                ("--attention slay --fusion flat --M 384", (384, 384 * 33)), ("--attention rff", (64, 64 * 33)),
                                 ("--attention softmax --window 32", (None, 2 * 32 * 32)),
                                 ("--attention slay*3,softmax:window=64", (None, round((3 * 384 * 33 + 2 * 32 * 64) / 4)))):
             self.assertEqual(rows.width_and_state(words.split(), 32, 256), expected, words)
@@ -345,10 +346,41 @@ class Synthetic(Scratch):
         self.assertIn("| reverse, the paper |  | 0.51 | 0.09 | 0.05 |", text)
 
 
+class Answer(unittest.TestCase):
+    """docs/results/should_i_use_slay.md repeats what other pages have measured."""
+
+    FOLDER = os.path.join(ROOT, "docs", "results")
+
+    def read(self, name):
+        with open(os.path.join(self.FOLDER, name), encoding="utf-8") as file:
+            return file.read()
+
+    def test_its_figures_stand_in_the_pages_that_it_links_to(self):
+        rows_seen = 0
+        for line in self.read("should_i_use_slay.md").splitlines():
+            pages = re.findall(r"\]\((\S+\.md)\)", line)
+            figures = re.findall(r"(?<![\d.,])\d+\.\d+|\d+,\d{3}", line)
+            if pages and figures and line.startswith("|"):
+                rows_seen += 1
+                text = "".join(map(self.read, pages)).replace(",", "")
+                for figure in figures:
+                    self.assertRegex(text, rf"(?<![\d.]){re.escape(figure.replace(',', ''))}(?!\d)", line)
+        self.assertGreater(rows_seen, 4)
+
+
 class Pictures(unittest.TestCase):
     def test_one_point_alone_can_be_drawn(self):
         text = chart.Chart("a", "b", [chart.Series("one", "slay", [(100, 0.5)])]).render()
         self.assertTrue(text.startswith("<svg") and "nan" not in text)
+
+    def test_names_are_apart_and_within_the_picture(self):
+        for values in ([0.0] * 22, [1.0] * 22, list(range(22)), [0.0] * 21 + [1.0]):
+            series = [chart.Series(f"row {i}", "slay", [(100 + i, value)]) for i, value in enumerate(values)]
+            text = chart.Chart("a", "b", series).render()
+            places = sorted(float(y) for y in re.findall(r'y="([\d.]+)" style="fill:#[0-9a-f]+">row', text))
+            self.assertEqual(len(places), 22)
+            self.assertTrue(chart.TOP <= places[0] and places[-1] <= chart.HEIGHT)
+            self.assertGreaterEqual(min(b - a for a, b in zip(places, places[1:])), 15.9)
 
 
 if __name__ == "__main__":
