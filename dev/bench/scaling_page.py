@@ -204,7 +204,9 @@ def main():
         file.write(picture(rows))
     with open(options.out + ".md", "w") as file:
         file.write("# One attention layer by sequence length\n\nEmbed 256 in 8 heads, batch 1, causal, projections included, "
-                   "default options, fp32; F is the feature width. Made by `build/dev/bench/bench_attention_scaling` and `dev/bench/scaling_page.py`. "
+                   "default options, fp32; F is the feature width. A time is the median of the passes of half a second behind one to warm "
+                   "up, or a single pass where one takes longer; memory is of one process (n = 1). Made by "
+                   "`build/dev/bench/bench_attention_scaling` and `dev/bench/scaling_page.py`. "
                    f"{options.machine}\n\n![time and memory against length]({name}.svg)\n\n"
                    + table(rows, "Forward, ms", lambda T, v: v["forward_ms"]) + "\n"
                    + table(rows, "Forward and backward, ms", lambda T, v: v["forward_backward_ms"]) + "\n"
