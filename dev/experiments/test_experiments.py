@@ -138,7 +138,7 @@ class ShortRuns(Scratch):
         values = found[0].values("accuracy")
         self.assertTrue(sorted(values) == list(runs.SEEDS) and all(0 <= value <= 0.5 for value in values.values()))
         self.assertEqual(set(found[0].found[2]["pairs"]), {"2", "4"})
-        text = page.table(found, {}, task)
+        text = page.results_table(found, {}, task)
         self.assertIn("| softmax |", text)
 
     def test_language(self):
