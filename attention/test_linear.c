@@ -72,8 +72,8 @@ static void test_every_chunk_size_gives_the_same(void) {
     }
 }
 
-// With two threads for each head, forward and backward, every bit is that of one thread; with more, each head's rows are
-// cut into segments, and the bits are the same every time.
+// With up to two threads for each head, forward and backward, every bit is that of one thread; with more, each head's
+// rows are cut into segments, and the bits are the same every time.
 static void check_threads(const Variant *variant, int heads, int T) {
     Case c = make_case(variant, 1, T, heads, 8);
     c.config.chunk = 64;
