@@ -247,9 +247,15 @@ static void forward_segment(Worker *worker, State own, const Pass *pass, int i) 
         forward_sequences(worker, pass, task, start, end);
         return;
     }
-    if (segment) worker->state = linear_boundary(pass->boundaries, task, segment, segments, worker);
-    if (!segment) linear_clear_state(own, worker->map, worker->HS);
-    forward_span(worker, pass, linear_row_of(task, config), task % config->NH, start, end);
+    Span row = linear_row_of(task, config);
+    int head = task % config->NH;
+    if (segment && !segments.alone)
+        worker->state = linear_boundary(pass->boundaries, task, segment, segments, worker);
+    else
+        linear_clear_state(own, worker->map, worker->HS);
+    if (segment && segments.alone)
+        linear_add_keys(worker, own, linear_head_input(pass->qkv, row, head, config), 0, start);
+    forward_span(worker, pass, row, head, start, end);
 }
 
 void linear_attention_forward(const LinearMap *map, real *out, real *saved, const real *qkv, const real *constants,
@@ -266,10 +272,10 @@ void linear_attention_forward(const LinearMap *map, real *out, real *saved, cons
         linear_lay_out(&worker, work + size * (size_t)omp_get_thread_num(), map, division.chunk, WALK_FORWARD, config);
         worker.constants = constants, worker.parameters = parameters;
         State own = worker.state;
-        if (pass.segments.count > 1 && !has_documents) linear_sum_keys(&worker, pass.boundaries, pass.segments, qkv);
+        if (pass.segments.count > 1 && !pass.segments.alone && !has_documents)
+            linear_sum_keys(&worker, pass.boundaries, pass.segments, qkv);
 #pragma omp for schedule(dynamic)
-        for (int i = 0; i < config->B * config->NH * pass.segments.count; i++)
-            forward_segment(&worker, own, &pass, i);
+        for (int i = 0; i < config->B * config->NH * pass.segments.count; i++) forward_segment(&worker, own, &pass, i);
     }
 }
 
@@ -383,9 +389,9 @@ static size_t batch_work_size(const LinearMap *map, int has_documents, const Att
     Division backward = linear_divide(map, 1, has_documents, config);
     size_t threads = (size_t)omp_get_max_threads();
     size_t forward_size = threads * linear_lay_out(&worker, NULL, map, forward.chunk, WALK_FORWARD, config);
-    size_t backward_size = threads * linear_lay_out(&worker, NULL, map, backward.chunk,
-                                                    linear_backward_walk(backward.walks), config) +
-                           linear_parameter_work_size(map, backward, has_documents, config);
+    size_t backward_size =
+        threads * linear_lay_out(&worker, NULL, map, backward.chunk, linear_backward_walk(backward.walks), config) +
+        linear_parameter_work_size(map, backward, has_documents, config);
     if (has_documents) return max_size(forward_size, backward_size);
     return max_size(forward_size + linear_boundary_size(map, forward.segments, config),
                     backward_size + 2 * linear_boundary_size(map, backward.segments, config));

@@ -374,23 +374,36 @@ void linear_add_pairs(Worker *worker, const RowTile *others, int other_rows, int
 
 // ---- segments
 
-static Segments segments_of(const LinearMap *map, int chunk, int walks, const AttentionConfig *config) {
-    int tasks = config->B * config->NH * walks, threads = omp_get_max_threads(), chunks = chunks_of(config->T, chunk);
-    int whole = map->d_packed_size || tasks >= threads; // one d_packed for each head and pass
-    int wanted = whole ? 1 : min_int(chunks, chunks_of(threads, tasks));
+// As many as there are whole threads for each task: one segment more than that would be left over.
+static Segments segments_of(int chunk, int tasks, const AttentionConfig *config) {
+    int chunks = chunks_of(config->T, chunk), wanted = max_int(1, min_int(chunks, omp_get_max_threads() / tasks));
     int rows = chunks_of(chunks, wanted) * chunk;
-    return (Segments){chunks_of(config->T, rows), rows};
+    return (Segments){.count = chunks_of(config->T, rows), .rows = rows};
+}
+
+// With two threads for a head one walks over the first two thirds; the other adds up the keys of these, which is half
+// of the work, and walks over the rest. The state that it begins with has the bits of the first one's.
+static Segments forward_segments_of(int chunk, int tasks, const AttentionConfig *config) {
+    Segments segments = segments_of(chunk, tasks, config);
+    segments.alone = segments.count == 2;
+    if (segments.alone) segments.rows = max_int(1, 2 * chunks_of(config->T, chunk) / 3) * chunk;
+    return segments;
 }
 
 Division linear_divide(const LinearMap *map, int is_backward, int has_documents, const AttentionConfig *config) {
     int chunk = linear_chunk_rows(map, config->T, config);
     int walks = is_backward && !has_documents ? linear_backward_walks(chunk, config->T) : 1;
-    Segments segments = segments_of(map, has_documents ? 1 : chunk, walks, config);
+    int tasks = config->B * config->NH * walks;
+    Segments segments = has_documents ? segments_of(1, tasks, config)
+                        : is_backward ? segments_of(chunk, tasks, config)
+                                      : forward_segments_of(chunk, tasks, config);
+    if (is_backward && map->d_packed_size) // one for each head and pass
+        segments = (Segments){.count = 1, .rows = config->T};
     return (Division){has_documents ? linear_most_chunk_rows(map, config) : chunk, walks, segments};
 }
 
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config) {
-    if (segments.count == 1) return 0;
+    if (segments.count == 1 || segments.alone) return 0;
     return (size_t)config->B * config->NH * segments.count * linear_state_size(map, config->HS);
 }
 
@@ -422,6 +435,13 @@ void linear_add_states(Worker *worker, State a, State b, int rows) {
     for (size_t i = 0; i < n; i++) a.matrix[i] += factor * b.matrix[i];
 }
 
+void linear_add_keys(Worker *worker, State state, HeadInput input, int start, int end) {
+    for (int row = start; row < end; row += worker->chunk) {
+        linear_load_chunk_of_keys(worker, input, row, worker->chunk);
+        linear_absorb_keys(worker, state, worker->chunk);
+    }
+}
+
 void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv) {
     const LinearMap *map = worker->map;
     int heads = worker->config->B * worker->config->NH, inside = segments.count - 1;
@@ -433,10 +453,7 @@ void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const 
             linear_head_input(qkv, linear_row_of(task, worker->config), task % worker->config->NH, worker->config);
         linear_pack(worker, task);
         linear_clear_state(sum, map, worker->HS);
-        for (int row = segment * segments.rows; row < (segment + 1) * segments.rows; row += worker->chunk) {
-            linear_load_chunk_of_keys(worker, input, row, worker->chunk);
-            linear_absorb_keys(worker, sum, worker->chunk);
-        }
+        linear_add_keys(worker, sum, input, segment * segments.rows, (segment + 1) * segments.rows);
     }
 #pragma omp for
     for (int task = 0; task < heads; task++) {

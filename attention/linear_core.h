@@ -201,6 +201,7 @@ int linear_is_floored(real g, const LinearMap *map, const AttentionConfig *confi
 typedef struct {
     int count; // segments of a row
     int rows;  // rows of a segment (the last one may have fewer), a multiple of the chunk
+    int alone; // the second of two, forward: whoever has it sums up the first one's keys too and waits for nobody
 } Segments;
 
 typedef struct { // how a call shares out its work
@@ -214,9 +215,11 @@ typedef struct { // how a call shares out its work
 Division linear_divide(const LinearMap *map, int is_backward, int has_documents, const AttentionConfig *config);
 // Whether `rows` rows of all heads take longer than it takes to wake other threads.
 int linear_is_worth_threads(const LinearMap *map, int rows, int chunk, const AttentionConfig *config);
-// Numbers that the states at the segments' boundaries take, one for each segment of each head.
+// Numbers that the states at the segments' boundaries take, one for each segment of each head, where there are any.
 size_t linear_boundary_size(const LinearMap *map, Segments segments, const AttentionConfig *config);
 State linear_boundary(real *boundaries, int task, int segment, Segments segments, const Worker *worker);
+// Adds the keys of rows [start, end) to a state, chunk by chunk.
+void linear_add_keys(Worker *worker, State state, HeadInput input, int start, int end);
 // Fills in the states before each segment. All threads of a parallel region call it together.
 void linear_sum_keys(Worker *worker, real *boundaries, Segments segments, const real *qkv);
 // Passes over a head of T rows in backward.

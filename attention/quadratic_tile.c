@@ -14,7 +14,11 @@ void tile_scores(real *scores, const real *rows, const real *panels, const Tile 
                            .a_column = 1,
                            .b_row = PANEL,
                            .depth = (int)width};
-            multiply_rows(block, n, BLOCK_VECTORS, SUM_OVERWRITES);
+            // Half a panel will do where it still has enough sums that do not wait for each other.
+            if (BLOCK_ROWS >= 12 && visible - j <= LANES)
+                multiply_rows(block, n, 1, SUM_OVERWRITES);
+            else
+                multiply_rows(block, n, BLOCK_VECTORS, SUM_OVERWRITES);
         }
     }
 }

@@ -1,11 +1,13 @@
 // The linear attentions against this project's softmax, against their own length, and in memory:
 //
-//   build/dev/bench/bench_attention_linear [speed] [limit] [growth] [memory] [step]    (all of them when none is named)
+//   build/dev/bench/bench_attention_linear [PART...]    (all of them when none is named)
 //
 //   speed    forward + backward at 12 heads of 64: softmax and slay in turns, by length; the rate of slay's products
 //            beside that of a loop of multiplications without any memory
 //   limit    the least that slay could take: its products with operands from the cache, what makes its features, and
 //            its inputs and outputs read and written once a walk, each alone; beside slay itself and softmax
+//   nodes    slay with fewer quadrature nodes beside slay as the paper has it, forward + backward
+//   heads    forward of a single head, by all threads and by one
 //   growth   forward with its projections, embed 256 in 8 heads, from T = 16384 to 131072: eight times the length
 //            should take eight times the time
 //   memory   peak resident set of slay at T = 131072, forward and with backward, inputs and outputs included
@@ -44,12 +46,14 @@ static real *numbers(size_t n, uint64_t key) {
     return block;
 }
 
-static Bench bench_open(const char *name, int T, int NH, int HS, int backward) {
+// R and M of slay; 0: its defaults
+static Bench bench_open_sized(const char *name, int T, int NH, int HS, int backward, int R, int M) {
     Bench bench = {.attention = attention_find(name),
                    .config = {.B = 1, .T = T, .C = NH * HS, .NH = NH, .HS = HS, .max_T = 1 << 17, .seed = 1}};
     size_t count = (size_t)T * (size_t)bench.config.C;
     if (!bench.attention) die("no attention %s", name);
     if (bench.attention->defaults) bench.attention->defaults(&bench.config);
+    if (R) bench.config.R = R, bench.config.M = M;
     bench.constants = numbers(attention_constant_count(bench.attention, &bench.config), 1);
     attention_draw(bench.attention, bench.constants, NULL, 0, &bench.config);
     bench.qkv = numbers(3 * count, 2);
@@ -61,6 +65,10 @@ static Bench bench_open(const char *name, int T, int NH, int HS, int backward) {
     }
     bench.work = memory_allocate(bench.attention->work_size(&bench.config) + 1, sizeof(real), "scratch");
     return bench;
+}
+
+static Bench bench_open(const char *name, int T, int NH, int HS, int backward) {
+    return bench_open_sized(name, T, NH, HS, backward, 0, 0);
 }
 
 static void bench_close(Bench *bench) {
@@ -285,13 +293,57 @@ static void bench_limit(void) {
     compare_limit(16384, 3);
 }
 
-// ---- growth
+// ---- nodes
+
+static void bench_nodes(void) {
+    static const struct { int R, M; } sizes[] = {{2, 24}, {2, 16}, {1, 48}, {1, 16}};
+    enum { SIZES = sizeof sizes / sizeof sizes[0], TURNS = 15 };
+    Bench paper = bench_open("slay", 4096, 12, 64, 1), others[SIZES];
+    double paper_ms[TURNS], ms[SIZES][TURNS];
+    for (int s = 0; s < SIZES; s++) others[s] = bench_open_sized("slay", 4096, 12, 64, 1, sizes[s].R, sizes[s].M);
+    run(&paper);
+    for (int i = 0; i < TURNS; i++) {
+        paper_ms[i] = run(&paper);
+        for (int s = 0; s < SIZES; s++) ms[s][i] = run(&others[s]);
+    }
+    for (int s = 0; s < SIZES; s++) {
+        char work[64];
+        snprintf(work, sizeof work, "slay attention, T=4096, R=%d M=%d", sizes[s].R, sizes[s].M);
+        report_turns((Comparison){work, "ms", "R=3 M=16", 0}, ms[s], paper_ms, TURNS, 0);
+        bench_close(&others[s]);
+    }
+    bench_close(&paper);
+}
+
+// ---- heads
 
 #define DECLARE(symbol) extern const Attention attention_##symbol;
 LINEAR_ATTENTIONS(DECLARE)
 #define ADDRESS(symbol) &attention_##symbol,
 static const Attention *const linear[] = {LINEAR_ATTENTIONS(ADDRESS)};
 enum { LINEAR = sizeof linear / sizeof linear[0] };
+
+static void bench_heads(void) {
+    int threads = omp_get_max_threads();
+    for (int a = 0; a < LINEAR; a++) {
+        double all_ms[TURNS_MAX], one_ms[TURNS_MAX];
+        char work[64];
+        Bench bench = bench_open(linear[a]->name, 16384, 1, 64, 0);
+        enum { TURNS = 15 };
+        run(&bench);
+        for (int i = 0; i < TURNS; i++) {
+            all_ms[i] = run(&bench);
+            omp_set_num_threads(1);
+            one_ms[i] = run(&bench);
+            omp_set_num_threads(threads);
+        }
+        snprintf(work, sizeof work, "%s forward, 1 head, T=16384, %d threads", linear[a]->name, threads);
+        report_turns((Comparison){work, "ms", "one thread", 0}, all_ms, one_ms, TURNS, 0);
+        bench_close(&bench);
+    }
+}
+
+// ---- growth
 
 typedef struct { // an attention layer: x (T,C) -> qkv (T,3C) -> attention -> y (T,C)
     Bench bench;
@@ -414,16 +466,13 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"memory", bench_memory},
-                 {"speed", bench_speed},
-                 {"limit", bench_limit},
-                 {"growth", bench_growth},
-                 {"step", bench_step}};
+    } parts[] = {{"memory", bench_memory}, {"speed", bench_speed},   {"limit", bench_limit}, {"nodes", bench_nodes},
+                 {"heads", bench_heads},   {"growth", bench_growth}, {"step", bench_step}};
     error_set_program(argv[0]);
     for (int i = 1; i < argc; i++) {
         int known = 0;
         for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) known |= strcmp(argv[i], parts[p].name) == 0;
-        if (!known) die("unknown part %s; there are memory, speed, limit, growth and step", argv[i]);
+        if (!known) die("unknown part %s; there are memory, speed, limit, nodes, heads, growth and step", argv[i]);
     }
     for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) { // memory first: its processes inherit what is in use
         int wanted = argc == 1;

@@ -31,6 +31,18 @@ TABLES = {
         "P96 R2 M2": "--attention slay --P 96 --R 2 --M 2",
         "flat J384": "--attention slay --fusion flat --M 384",
     },
+    # How many quadrature nodes, at P = 8: with as many features for each, and (R2 M24; R1 M48 is above) as many in all.
+    "nodes": {
+        "R3 M16": "--attention slay",
+        "R2 M24": "--attention slay --R 2 --M 24",
+        "R2 M16": "--attention slay --R 2 --M 16",
+        "R1 M16": "--attention slay --R 1 --M 16",
+    },
+    "nodes, with decay": {
+        "R3 M16+decay": "--attention slay --decay learned",
+        "R2 M16+decay": "--attention slay --R 2 --M 16 --decay learned",
+        "R1 M16+decay": "--attention slay --R 1 --M 16 --decay learned",
+    },
 }
 # MQAR at states of several sizes. Rows with the same word before the comma are a mechanism at several sizes: one line in the figure.
 RECALL = {

@@ -366,6 +366,29 @@ def variance_table(page, data):
                  short(row["measured"]) if row["measured"] != "" else "-"] for row in rows])
 
 
+def split_noise(nodes, split):
+    """Standard deviation of the estimated fraction at x = 0 over its mean, with split[r] random features at node r of (weight, s)."""
+    return math.sqrt(sum(weight ** 2 * math.expm1(4 * s) / count for (weight, s), count in zip(nodes, split)))
+
+
+def best_split(nodes, features):
+    """The features of each node that make the noise least: in proportion to what one feature there scatters by."""
+    spreads = [weight * math.sqrt(math.expm1(4 * s)) for weight, s in nodes]
+    return [features * spread / sum(spreads) for spread in spreads]
+
+
+def split_table(page, data, features=48):
+    rules = {}
+    for row in data.read("quadrature_nodes"):
+        rules.setdefault(int(row["R"]), []).append((row["weight"], row["s"]))
+    page.text(f"Would more features at some nodes than at others help? The noise of the fraction at x = 0 (standard deviation over mean) with {features} "
+              "random features in all, the same number for each node, and split as well as can be (in proportion to weight times the "
+              "standard deviation of one feature). The best split is worth less than a node fewer:")
+    page.table(["R", "M", "noise, equal", "noise, best split", "best split"],
+               [[R, features // R, short(split_noise(rules[R], [features / R] * R)), short(split_noise(rules[R], best_split(rules[R], features))),
+                 " + ".join(f"{count:.1f}" for count in best_split(rules[R], features))] for R in (1, 2, 3)])
+
+
 def quadrature(data):
     values, errors = data.read("quadrature_values"), quadrature_errors(data.read("quadrature_values"))
     recon = reconstruction_errors(data)
@@ -401,6 +424,7 @@ def quadrature(data):
                [[f"{name}, {cut}", *("{} ({} to {})".format(*(short(recon[name, F, cut][key], 2) for key in ("median", "first_quartile", "third_quartile")))
                                      for F in made.WIDTHS)] for name in made.RECONSTRUCTIONS for cut in ("all", "beyond 30°")])
     variance_table(page, data)
+    split_table(page, data)
     floors_table(page, data)
     eps_table(page, data)
     return page

@@ -72,6 +72,12 @@ def test_quadrature():
     check("quadrature: variances are measured", len(measured) >= 3, measured)
     for row in measured:
         near(f"quadrature: variance at s = {row['s']:g}, x = {row['x']:g}", row["measured"] / row["closed_form"], 1, 0.2)
+    rule = [(row["weight"], row["s"]) for row in nodes if row["R"] == 3]
+    best = pages.best_split(rule, 48)
+    near("quadrature: the best split has all features", sum(best), 48, 1e-9)
+    for give, take in ((0, 1), (1, 2), (2, 0)):
+        other = [count + (r == take) - (r == give) for r, count in enumerate(best)]
+        check(f"quadrature: a feature of node {give + 1} helps no other", pages.split_noise(rule, other) > pages.split_noise(rule, best), other)
 
 
 def test_response():
