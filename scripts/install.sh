@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.." || exit 1
 set -eu
 root=${DESTDIR:-}${1:-/usr/local}
 programs=$(sed -n 's/^PROGRAMS := //p' Makefile)
-gpu_programs="train_gpt2_cuda train_gpt2_cuda_fp32 sample_gpt2_cuda sample_gpt2_cuda_fp32"
+gpu_programs=$(for program in train_gpt2 sample_gpt2 evaluate; do echo "${program}_cuda ${program}_cuda_fp32"; done)
 share=$root/share
 trap 'rm -f "${temporary:-}"' EXIT
 

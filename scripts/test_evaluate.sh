@@ -99,16 +99,16 @@ else
     skip "two ranks" "there is no MPI"
 fi
 
-# The GPU's trainer, its code on the CPU.
+# The GPU's programs, their code on the CPU.
 gpu=$build/cuda_on_cpu/fast
-if [ -x "$gpu/train_gpt2" ]; then
+if [ -x "$gpu/train_gpt2" ] && [ -x "$gpu/evaluate" ]; then
     train "$gpu/train_gpt2" gpu --init "$work/run" --steps 0 --eval "$work/set.jsonl"
     check_equal "the GPU's trainer" "$(evaluations gpu | sed 's/"step": [0-9]*//')" "$(evaluations run | tail -n 1 | sed 's/"step": [0-9]*//')"
+    for set in "$work"/set.*; do
+        check_equal "evaluate on the GPU, ${set##*.}" "$("$gpu/evaluate" "$work/run" "$set" 2>/dev/null | numbers)" "$report"
+    done
 else
-    skip "the GPU's trainer" "$gpu/train_gpt2 has not been built"
-fi
-if [ -x "$gpu/evaluate" ]; then
-    check_equal "evaluate on the GPU" "$("$gpu/evaluate" "$work/run" "$work/set.jsonl" 2>/dev/null | numbers)" "$report"
+    skip "the GPU's trainer and evaluate" "$gpu/train_gpt2 or $gpu/evaluate has not been built"
 fi
 
 check_refused "no set" "found 1 of them" ./evaluate "$work/run"

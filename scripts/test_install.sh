@@ -14,13 +14,28 @@ check "install for a package" env DESTDIR="$work/package" scripts/install.sh /us
 check_equal "a package has the same files" "$(cd "$work/package/usr" && find . -type f | sort)" "$(cd "$home" && find . -type f | sort)"
 check_refused "two words" "expected at most 1 words" scripts/install.sh a b
 check_refused "unknown option" "unknown option --prefix" scripts/install.sh --prefix
-for program in train_gpt2 sample_gpt2 tokenize stories inspect export_gguf export_llmc; do
+for program in train_gpt2 sample_gpt2 evaluate tokenize stories inspect export_gguf export_llmc; do
     check "$program runs where it is installed" "$home/bin/$program" --help
     check_contains "$program: man page" ".SH NAME" "$home/share/man/man1/$program.1"
     check_contains "$program: fish" "complete -c $program" "$home/share/fish/vendor_completions.d/$program.fish"
     check_contains "$program: zsh" "#compdef $program" "$home/share/zsh/site-functions/_$program"
 done
 check_refused "an unknown format" "expected man, bash, zsh or fish, found \"csh\"" ./train_gpt2 --help=csh
+
+# ---- programs for a GPU: under their own names, with the pages of the CPU's
+mkdir "$work/tree" && ln -s "$PWD/scripts" "$PWD/Makefile" "$work/tree"
+for program in $(sed -n 's/^PROGRAMS := //p' Makefile); do ln -s "$PWD/$program" "$work/tree"; done
+for program in train_gpt2 sample_gpt2 evaluate; do
+    cp "$program" "$work/tree/${program}_cuda" && cp "$program" "$work/tree/${program}_cuda_fp32"
+done
+check "install with programs for a GPU" "$work/tree/scripts/install.sh" "$work/gpu"
+for program in train_gpt2_cuda sample_gpt2_cuda_fp32 evaluate_cuda evaluate_cuda_fp32; do
+    check "$program runs where it is installed" "$work/gpu/bin/$program" --help
+    check_contains "$program: man page" "$program" "$work/gpu/share/man/man1/$program.1"
+    check_contains "$program: zsh" "#compdef $program" "$work/gpu/share/zsh/site-functions/_$program"
+done
+check "remove with programs for a GPU" "$work/tree/scripts/install.sh" --remove "$work/gpu"
+check_equal "nothing is left" "$(find "$work/gpu" -type f)" ""
 
 # ---- man pages: man finds nothing wrong with them, and every option of --help is there
 check_page() { # page

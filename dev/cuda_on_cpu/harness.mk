@@ -65,8 +65,8 @@ $(eval $(call cuda_rules,fast,-tf32,-DALLOW_TF32)) # as make cuda TF32=1 has it
 all_cuda_tests_of    = $(foreach precision,$(1) $(1)-bf16,$(CUDA_TESTS:%=$(BUILD)/cuda_on_cpu/$(precision)/%))
 cuda_tests_of        = $(if $(CUDA_HEADERS),$(all_cuda_tests_of))
 CUDA_FAST_TESTS     := $(call cuda_tests_of,fast)
-# Trainer and sampler as programs, and the script that runs them (those of CUDA_MODE) beside the CPU's.
-cuda_programs_of     = $(if $(CUDA_HEADERS),$(foreach program,train_gpt2 sample_gpt2,\
+# The programs, and the script that runs trainer and sampler (those of CUDA_MODE) beside the CPU's.
+cuda_programs_of     = $(if $(CUDA_HEADERS),$(foreach program,train_gpt2 sample_gpt2 evaluate,\
                        $(BUILD)/cuda_on_cpu/$(1)/$(program) $(BUILD)/cuda_on_cpu/$(1)-bf16/$(program)))
 CUDA_FAST_PROGRAMS  := $(call cuda_programs_of,fast)
 CUDA_SCRIPTS        := $(if $(CUDA_HEADERS),scripts/test_train_gpu.sh)
