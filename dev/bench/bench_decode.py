@@ -77,7 +77,8 @@ class Llama:
 
     def run(self, position, tokens):
         """(prompt tokens per second, text tokens per second)"""
-        print(json.dumps({"prompt": list(range(1, position + 1)), "n": tokens}), file=self.process.stdin, flush=True)
+        prompt = [i % 256 for i in range(position)]  # tokens that every vocabulary has
+        print(json.dumps({"prompt": prompt, "n": tokens}), file=self.process.stdin, flush=True)
         timings = json.loads(self.read("timings"))
         time.sleep(0.3)  # its threads stop looking for work
         return timings["prompt_per_second"], timings["predicted_per_second"]
