@@ -140,7 +140,6 @@ run-tests:
 test-interop: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/test_interop.sh
-	@INSTALL=yes scripts/test_tensorboard.sh
 test-faults: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@dev/faults/test_faults.py

@@ -5,8 +5,9 @@
 # without such a line, or with a non-zero exit code that its line does not explain, counts as one failure.
 #   scripts/run_tests.sh [--left-out 'TEST: WHY']... [TEST]...
 # --left-out names a test that could not even be built: it counts as skipped. RUN_UNDER="valgrind --quiet" puts that before
-# every program. A script with a line `# Runs alone: WHY` has the machine to itself, when all others have ended. Kernels on
-# the CPU are compared with C code on one thread: the work is so small that several would do little but wait for each other.
+# every program; PYTHON=/path/to/python runs the tests in Python, each with a cache of its own for transformers' modules. A
+# script with a line `# Runs alone: WHY` has the machine to itself, when all others have ended. Kernels on the CPU are compared
+# with C code on one thread: the work is so small that several would do little but wait for each other.
 . "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 passed=0 failed=0 skipped=0 broken=""
@@ -17,13 +18,13 @@ trap 'rm -rf "$directory"' EXIT
 place_of() { echo "$directory/$(echo "$1" | tr / _)"; }
 # NAME PLACE: the test's output goes to PLACE.log, its exit code and seconds to PLACE.end.
 # shellcheck disable=SC2016
-start_test='start=$(date +%s)
-case $1 in *.sh) command=$1 ;; *) command=./$1 ;; esac
-case $1 in */cuda_on_cpu/*/*) export OMP_NUM_THREADS=1 ;; esac
-$RUN_UNDER "$command" >"$2.log" 2>&1 </dev/null
-echo "$? $(($(date +%s) - start))" >"$2.new" && mv "$2.new" "$2.end"'
-RUN_UNDER=${RUN_UNDER:-}
-export RUN_UNDER
+start_test='start=$(date +%s) test=$1 place=$2
+case $test in *.sh) set -- "$test" ;; *.py) set -- "$PYTHON" "$test" ;; *) set -- "./$test" ;; esac
+case $test in */cuda_on_cpu/*/*) export OMP_NUM_THREADS=1 ;; *.py) export HF_HOME="$place.cache" ;; esac
+$RUN_UNDER "$@" >"$place.log" 2>&1 </dev/null
+echo "$? $(($(date +%s) - start))" >"$place.new" && mv "$place.new" "$place.end"'
+RUN_UNDER=${RUN_UNDER:-} PYTHON=${PYTHON:-python3}
+export RUN_UNDER PYTHON
 runs_alone() { case $1 in *.sh) grep -q '^# Runs alone: ' "$1" ;; *) false ;; esac; }
 # yes|no PROCESSES TEST...: those of the tests that do, or do not, run alone.
 run_those() {
@@ -61,7 +62,7 @@ report_test() { # when it has ended
     [ "$f" != 0 ] || return
     broken="$broken $1"
     echo "---- $1 (exit code $code)"
-    tail -n 60 "$log"
+    grep -v '^ok ' "$log" | tail -n 60
     echo "----"
 }
 while [ "${1#--}" != "${1:-}" ]; do

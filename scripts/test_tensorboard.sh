@@ -1,9 +1,10 @@
 #!/bin/sh
 # --tensorboard and --sample-every: event files read by TensorBoard's own reader, aim and trackio, after a run that was
 # interrupted, continued, rolled back to an earlier checkpoint; samples that leave the run's bits as they are. `make
-# test-interop` brings these programs into a Python environment of its own (build/venv-tensorboard), once; without
-# it, or without a network, that part is skipped. Needs the programs. Last line: `N passed, N failed`.
-#   INSTALL=yes scripts/test_tensorboard.sh     installs them
+# test-interop` brings these programs into a Python environment of its own (build/venv-tensorboard), once; what is not
+# there, or cannot be had without a network, is skipped. Needs the programs. Last line: `N passed, N failed`.
+#   INSTALL=yes scripts/test_tensorboard.sh                               installs them
+#   TENSORBOARD_PYTHON=/path/to/python scripts/test_tensorboard.sh        with those that are there already
 cd "$(dirname "$0")/.." || exit 1
 . scripts/train_checks.sh
 make_shard "$work/train.bin" 1500 1
@@ -58,23 +59,22 @@ event_files() {
 }
 event_files
 
-python=build/venv-tensorboard/bin/python
+python=${TENSORBOARD_PYTHON:-build/venv-tensorboard/bin/python}
 can_read() { "$python" -c "import $1" 2>/dev/null; }
-install() { # what reads event files, then the packages; TensorFlow is aim's, which reads them with it
+have() { # what reads event files, then its packages; TensorFlow is aim's, which reads them with it
     can_read "$1" && return
+    [ "${INSTALL:-}" ] || { why="it is not here; make test-interop installs it" && return 1; }
     what=$1
     shift
+    why="pip cannot install it: no network?"
     "$python" -m pip install --quiet --retries 1 --timeout 15 "$@" >"$work/log" 2>&1 && can_read "$what"
 }
 environment() { # makes or finds it; says why not
-    [ "${INSTALL:-}" ] || can_read tensorboard || { why="it is not here; make test-interop installs it" && return 1; }
-    [ "${INSTALL:-}" ] || return 0
-    command -v python3 >/dev/null || { why="no python3" && return 1; }
-    [ -x "$python" ] || { mkdir -p build && python3 -m venv build/venv-tensorboard >"$work/log" 2>&1; } ||
+    [ -z "${INSTALL:-}" ] || [ -x "$python" ] || { mkdir -p build && python3 -m venv build/venv-tensorboard >"$work/log" 2>&1; } ||
         { why="python3 -m venv does not work here" && return 1; }
-    install tensorboard tensorboard || { why="pip cannot install it: no network?" && return 1; }
-    install trackio,tbparse 'trackio[tensorboard]' || skip "event files in trackio" "pip cannot install it"
-    install aim,tensorflow aim tensorflow-cpu || skip "event files in aim" "pip cannot install it and TensorFlow"
+    have tensorboard tensorboard || return 1
+    have trackio,tbparse 'trackio[tensorboard]' || skip "event files in trackio" "$why"
+    have aim,tensorflow aim tensorflow-cpu || skip "event files in aim" "$why"
 }
 if environment; then
     "$python" scripts/read_events.py "$work/watched" >"$work/read" 2>"$work/notes" </dev/null

@@ -1,6 +1,7 @@
 """Checkpoints of every attention against the real `transformers`: opened there with the modeling_slay.py they carry.
 
-Run from the project's root by scripts/test_interop.sh. Last line: `N passed, N failed`.
+Run from the project's root by scripts/test_interop.sh. Last line: `N passed, N failed`. With --errors it prints how far
+either side's float32 is from float64 instead.
 """
 import contextlib
 import json
@@ -133,24 +134,40 @@ def shaken(model, tokens, seed):
     return logits
 
 
-def compare_precisely(name, model, checkpoint, directory):
-    """In float64 both are the same function. In float32 each is within 5e-5 of it; a few rows of signed scores may be
-    further off, by as much as one rounding of queries, keys and values makes of them in float64, 50 times."""
-    tokens = tokens_of(3)
-    distance = lambda a, b: np.abs(a - b).max(-1)  # of rows
+def errors_of(model, checkpoint, directory, sequences):
+    """How far float32 here, float32 there, float64 here and float64 there with shaken inputs are from float64 there: the
+    largest of each row's logits. In float64 both are the same function."""
+    tokens = tokens_of(sequences)
+    distance = lambda logits: np.abs(logits - exact).max(-1)
     with torch.no_grad():
         there = model(torch.tensor(tokens)).logits.numpy()
         with float64_inside():
             model = open_there(checkpoint).double()
             exact = model(torch.tensor(tokens)).logits.numpy()
-            noise = np.max([distance(shaken(model, torch.tensor(tokens), seed), exact) for seed in range(8)], 0)
-    apart = distance(logits_here(checkpoint, tokens, directory, "_double"), exact).max()
-    check(f"{name}: the same function in float64", apart < 1e-7, apart)
+            noise = np.max([distance(shaken(model, torch.tensor(tokens), seed)) for seed in range(8)], 0)
+    here, double = (logits_here(checkpoint, tokens, directory, precision) for precision in ("", "_double"))
+    return distance(here), distance(there), distance(double), noise
+
+
+def compare_precisely(name, model, checkpoint, directory):
+    """In float32 each is within 5e-5 of float64; a few rows of signed scores may be further off, by as much as one rounding
+    of queries, keys and values makes of them in float64, 50 times."""
+    here, there, double, noise = errors_of(model, checkpoint, directory, 3)
+    check(f"{name}: the same function in float64", double.max() < 1e-7, double.max())
     allowed = 2e-5 + 50 * noise if name in SIGNED else 5e-5
-    for which, logits in ("ours", logits_here(checkpoint, tokens, directory)), ("theirs", there):
-        error = distance(logits, exact)
+    for which, error in ("ours", here), ("theirs", there):
         check(f"{name}: {which} in float32", (error < allowed).all(), (error / allowed).max(), error.max(), noise.max())
         check(f"{name}: {which}, nearly all rows", np.mean(error < 5e-5) > 0.95, np.mean(error < 5e-5))
+
+
+def print_errors(directory):
+    """The table of docs/formats.md."""
+    print(f"{'variant':30}" + "".join(f"{which:7}{'median':>8}{'99 %':>8}{'worst':>8}{'> 1e-4':>8}   " for which in ("ours", "theirs")))
+    for variant in ["slay", *sorted(SIGNED)]:
+        checkpoint = train_variant(directory, variant)
+        here, there, _, _ = errors_of(open_there(checkpoint), checkpoint, directory, 40)
+        print(f"{variant:30}" + "".join(" " * 7 + "".join(f"{value:8.0e}" for value in np.quantile(error, (0.5, 0.99, 1))) +
+                                        f"{(error > 1e-4).sum():8}   " for error in (here, there)), flush=True)
 
 
 def grows(variant):
@@ -352,6 +369,8 @@ def alone(directory):
 
 def main():
     logging.disable_progress_bar()
+    if sys.argv[1:] == ["--errors"]:
+        return run_tests([print_errors])
     run_tests([every_variant, fine_tuned_there_continued_here, generation, alone])
     run_tests([] if QUICK else [gradients_are_ours, forms_of_a_directory])
     return summary()
