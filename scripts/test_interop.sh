@@ -1,8 +1,8 @@
 #!/bin/sh
 # Compares with the software that others use: runs every */interop_*.py from the project's root in a Python environment
 # made for this alone (build/venv-interop: tiktoken, transformers, torch, safetensors, numpy, llama.cpp as xllamacpp with
-# gguf, lm-eval and TensorBoard; installed once), and scripts/test_tensorboard.sh, for aim and trackio in one of its own.
-# Each prints `N passed, N failed` as its last line, and so does this, with the sums.
+# gguf, lm-eval and TensorBoard; installed once), scripts/test_tensorboard.sh, for aim and trackio in one of its own, and
+# scripts/test_recipes.sh with its blocks of Python. Each prints `N passed, N failed` as its last line, so does this.
 #   scripts/test_interop.sh --quick      a part of each, without aim and trackio; skipped where packages cannot be had
 #   INTEROP_PYTHON=/path/to/python scripts/test_interop.sh     with an environment that is there already
 . "$(dirname "$0")/usage.sh"
@@ -44,5 +44,5 @@ has_packages "$python" || give_up "$python: expected a Python with $packages, fo
 echo
 make --no-print-directory all build/dev/gpt2_eval build/dev/gpt2_eval_double >/dev/null || give_up "the programs do not build; run make"
 if [ -n "$QUICK" ]; then export TENSORBOARD_PYTHON="$python"; else export INSTALL=yes; fi
-PYTHON=$python HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error \
-    scripts/run_tests.sh */interop_*.py */*/interop_*.py scripts/test_tensorboard.sh
+PYTHON=$python RECIPE_PYTHON=$python HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error \
+    scripts/run_tests.sh */interop_*.py */*/interop_*.py scripts/test_tensorboard.sh scripts/test_recipes.sh

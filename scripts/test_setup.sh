@@ -71,6 +71,26 @@ check_equal "a failure" "$(count "$work/failing.sh" "$work/partly.sh")" "1: 3 pa
 check_equal "a test that does nothing" "$(count "$work/empty.sh")" "1: 0 passed, 1 failed, 0 skipped"
 check_equal "a test without a last line" "$(count "$work/dumb.sh")" "1: 0 passed, 1 failed, 0 skipped"
 check_equal "skipping without a reason" "$(count "$work/silent.sh")" "1: 1 passed, 1 failed, 1 skipped"
+printf 'print("ok   first")\nprint("1 passed, 0 failed")\n' >"$work/one.py"
+check_equal "a test in Python" "$(count "$work/one.py")" "0: 1 passed, 0 failed, 0 skipped"
+
+# ---- comparisons with others' software: a machine without venv, or from which pip reaches nothing, skips the quick ones
+mkdir -p "$work/tree" "$work/python" && cp -r scripts "$work/tree/" || exit 1
+interop() { # options: exit code and output
+    rm -rf "$work/tree/build"
+    (PATH="$work/python:$PATH" "$work/tree/scripts/test_interop.sh" "$@" 2>&1; echo "$?") | grep -v '^installing ' | tr '\n' '|'
+}
+printf 'exit 1\n' | stand_in "$work/python/python3"
+why="cannot make a Python environment; on Debian and Ubuntu: apt install python3-venv"
+check_equal "no venv" "$(interop --quick)" "skipped: comparisons with others' software: $why|0 passed, 0 failed, 1 skipped|0|"
+check_equal "no venv, asked for" "$(interop)" "$why|0 passed, 1 failed|1|"
+stand_in "$work/python/python3" <<'END'
+mkdir -p "$3/bin" && { echo '#!/bin/sh' && echo 'echo "ERROR: no route to host" >&2' && echo 'exit 1'; } >"$3/bin/python" && chmod +x "$3/bin/python"
+END
+why="cannot install them within 10 minutes; is the network there? See build/venv-interop.txt"
+check_equal "no network" "$(interop --quick)" "skipped: comparisons with others' software: $why|0 passed, 0 failed, 1 skipped|0|"
+check_contains "what pip has said" "no route to host" "$work/tree/build/venv-interop.txt"
+
 cat >"$work/skips.c" <<'END'
 #include "core/base/test.h"
 static void runs(void) { CHECK(1); }
