@@ -2,11 +2,13 @@
 
 Run from the project's root by scripts/test_interop.sh. Last line: `N passed, N failed`.
 """
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 import gguf
 import numpy as np
@@ -60,6 +62,25 @@ def logits_here(checkpoint, ids, directory):
     return load_file(target)["logits"][-1]
 
 
+STRINGS = [PROMPT, "", " ", "  two  spaces , don't stop .\n\n\tEnd", "caf\u00e9 \u6f22\u5b57 \U0001f642 1234",
+           "'s 'S x'll\u2019ll \u00a0\u3000.", "e\u0301 \u0663\u00bd \x07\x7f"]
+
+
+def tokens_there(server, string):
+    """As it cuts a prompt."""
+    request = urllib.request.Request(server.listening_address + "/tokenize", headers={"Content-Type": "application/json"},
+                                     data=json.dumps({"content": string, "add_special": True}).encode())
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+        return json.load(answer)["tokens"]
+
+
+def tokens_here(string, directory):
+    path = os.path.join(directory, "string")
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(string)
+    return [int(i) for i in run("./tokenize", "encode", "--vocab-file", os.path.join(directory, "vocab"), "--ids", path).split()]
+
+
 class GeluAsThere(torch.nn.Module):
     def forward(self, x):
         table = torch.nn.functional.gelu(x.half().float(), approximate="tanh").half().float()
@@ -95,11 +116,10 @@ def text_is_ours(name, checkpoint, path, directory, begins, within=5e-4):
     here = greedy_text(checkpoint, PROMPT, TEXT_TOKENS, *([] if begins else ["--no-begin"]), "--no-stop", "--tokenizer",
                        os.path.join(directory, "vocab"))
     check(f"{name}: the same greedy text", here == PROMPT + there, repr(here), repr(PROMPT + there))
-    ids = [int(i) for i in run("./tokenize", "encode", "--vocab-file", os.path.join(directory, "vocab"), "--ids",
-                               os.path.join(directory, "prompt")).split()]
-    ids = [end] * begins + ids
-    usage = answer.get("usage", {}).get("prompt_tokens")
-    check(f"{name}: the same tokens of the prompt", usage == len(ids), usage, ids)
+    for string in STRINGS:
+        ids, theirs = [end] * begins + tokens_here(string, directory), tokens_there(server, string)
+        check(f"{name}: the same tokens of {string!r}", ids == theirs, ids, theirs)
+    ids = [end] * begins + tokens_here(PROMPT, directory)
     first = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
     worst = worst_difference(logits_here(checkpoint, ids, directory), first)
     check(f"{name}: log-probabilities equal within {within:g}", worst < within, worst)
@@ -205,8 +225,6 @@ def main():
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as directory:
         checkpoint, path = train_on_stories(directory), os.path.join(directory, "model.gguf")
-        with open(os.path.join(directory, "prompt"), "w") as file:
-            file.write(PROMPT)
         run("./export_gguf", checkpoint, path)
         tensors_are_ours(checkpoint, path)
         begun = text_is_ours("trained here", checkpoint, path, directory, True)
