@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, logging, pipeline
 
 sys.path.insert(0, "scripts")
@@ -266,33 +266,27 @@ def gradients_are_ours(directory):
 # ---- forms of a directory
 
 
-def without_prefix(checkpoint, target):
-    tensors = load_file(os.path.join(checkpoint, "model.safetensors"))
-    os.mkdir(target)
-    save_file({name.removeprefix("transformer."): value for name, value in tensors.items()},
-              os.path.join(target, "model.safetensors"), {"format": "pt"})
-    for name in "config.json", "modeling_slay.py", "tokenizer.tiktoken", "tokenizer.json", "tokenizer_config.json":
-        if os.path.exists(os.path.join(checkpoint, name)):
-            shutil.copy(os.path.join(checkpoint, name), target)
-    return target
+def saved_there(name, kind, checkpoint, dtype, target, directory):
+    """What save_pretrained writes, in several files, opened by both and trained on here."""
+    kind.from_pretrained(checkpoint, trust_remote_code=True, dtype=dtype).save_pretrained(target, max_shard_size="40KB")
+    names = set(json.load(open(os.path.join(target, "model.safetensors.index.json")))["weight_map"])
+    check(f"{name}: {len(names)} tensors, with a prefix if there is a head",
+          any(n.startswith("transformer.") for n in names) == (kind is AutoModelForCausalLM), names)
+    check(f"{name}: several files", len([file for file in os.listdir(target) if file.endswith(".safetensors")]) > 2)
+    compare_logits(name, open_there(target, dtype=torch.float32), target, directory)
+    shutil.copy(os.path.join(checkpoint, "tokenizer.tiktoken"), target)
+    train(target + "_on", *make_stories(directory, V), "--batch", "4", "--init", target, "--steps", "1", "--warmup", "0")
 
 
 def forms_of_a_directory(directory):
     for variant in "slay --decay learned", "softmax":
         checkpoint = train_variant(directory, variant)
         model, path = open_there(checkpoint), lambda name: os.path.join(directory, f"{variant.split()[0]}_{name}")
-        bare = without_prefix(checkpoint, path("bare"))
-        compare_logits(f"{variant}, without prefix", open_there(bare), bare, directory)
         for dtype in torch.bfloat16, torch.float16, torch.float32:
-            name = str(dtype).removeprefix("torch.")
-            open_there(checkpoint, dtype=dtype).save_pretrained(path(name), max_shard_size="40KB")
-            shards = [file for file in os.listdir(path(name)) if file.endswith(".safetensors")]
-            check(f"{variant}, {name}: several files", len(shards) > 2, shards)
-            compare_logits(f"{variant}, {name}, sharded", open_there(path(name), dtype=torch.float32), path(name), directory)
-            shutil.copy(os.path.join(checkpoint, "tokenizer.tiktoken"), path(name))
-            train_on_stories(directory, f"{variant.split()[0]}_on_{name}", "--init", path(name), "--steps", "1")
-            check(f"{variant}, {name}, sharded: trained on here", True)
-        half = open_there(path("bfloat16"), dtype=torch.bfloat16)
+            for kind in AutoModelForCausalLM, AutoModel:  # the latter is the body alone, its tensors have no prefix
+                name = f"{str(dtype).removeprefix('torch.')}_{kind.__name__}"
+                saved_there(f"{variant}, {name}", kind, checkpoint, dtype, path(name), directory)
+        half = open_there(path("bfloat16_AutoModelForCausalLM"), dtype=torch.bfloat16)
         with torch.no_grad():
             tokens = torch.tensor(tokens_of(1))
             worst = (half(tokens).logits.float() - model(tokens).logits).abs().max().item()
