@@ -46,7 +46,7 @@ passed = failed = 0
 
 # Made when something runs, with the file that makes it; with a slash at the end only the folder itself is meant.
 MADE = {"build/report": "scripts/test_report.sh", "build/cuda_headers": "dev/cuda_on_cpu/headers.sh",
-        "build/mutants": "dev/cuda_on_cpu/mutants.py",
+        "build/mutants": "dev/cuda_on_cpu/mutants.py", "build/venv-interop": "scripts/test_interop.sh",
         "build/clang": "dev/cuda_on_cpu/README.md", "build/cuda_on_cpu": "dev/cuda_on_cpu/harness.mk",
         "build/": "Makefile",
         "modeling_slay.py": "core/model/modeling.c", "runs/quickstart_slay": "scripts/quickstart.sh",
@@ -58,7 +58,7 @@ MADE = {"build/report": "scripts/test_report.sh", "build/cuda_headers": "dev/cud
 FOREIGN = {"--bind-to": "mpirun", "--nodes": "sbatch", "--ntasks-per-node": "sbatch", "--cpus-per-task": "sbatch",
            "--gpus-per-task": "sbatch", "--kill-on-bad-exit": "srun", "--mode": "cudacc", "--only": "mutants.py",
            "--list": "mutants.py", "--trust": "mutants.py", "--seconds": "mutants.py", "--hostfile": "train_mpi.sh",
-           "--left-out": "run_tests.sh", "--quick": "test_interop.sh"}
+           "--left-out": "run_tests.sh", "--quick": "test_interop.sh", "--errors": "interop_modeling.py"}
 # What is only read, and why. A script of ours besides these may be only read where a test of its own runs it.
 ONLY_READ = {"make": "targets are resolved; make test would run itself", "mpirun": "scripts/test_parallel.sh runs it",
              "sbatch": "scripts/test_scripts.sh runs it",
