@@ -325,8 +325,8 @@ def write_table(path, judged, all_mutants, equivalents, options):
         file.write(f'# Do the tests notice a broken {"kernel" if builds else "line of C"}?\n\n'
                    f'What `make test-mutants{"" if builds else "-c"}` found ([README.md](README.md) says what it does), with the tests '
                    f'{", ".join(options.test.split(","))}{builds}; {minutes:.0f} minutes of CPU time for the mutants. ' +
-                   (f'A sample of {options.sample} of {all_mutants} mutants (`--sample {options.sample} --seed {options.seed}`), without those '
-                      'of floats. ' if options.sample else '') + 'The cells say how many were killed of how many.\n\n')
+                   (f'Of a sample of {options.sample} of {all_mutants} mutants (`--sample {options.sample} --seed {options.seed}`), without those '
+                      f'of floats, {len(judged)} were judged. ' if options.sample else '') + 'The cells say how many were killed of how many.\n\n')
         file.write('| file | ' + ' | '.join(kinds) + ' | all | killed |\n|---' + '|---:' * (len(kinds) + 2) + '|\n')
         for name in sorted({mutant.path for mutant, _ in judged}) + ['all']:
             chosen = [(mutant, entry) for mutant, entry in judged if name in ('all', mutant.path)]
@@ -376,6 +376,7 @@ def parse_arguments():
     parser.add_argument('--only', default='', help='only mutants whose name contains this')
     parser.add_argument('--sample', type=int, default=0, metavar='N', help='only N of them, drawn at random; the same ones for the same sources')
     parser.add_argument('--seed', type=int, default=1, help='of the sample')
+    parser.add_argument('--minutes', type=float, default=0, help='begin no mutant after these; the table tells of those judged')
     parser.add_argument('--trust', action='store_true', help='what was killed before a change of the tests stays killed')
     parser.add_argument('--list', action='store_true', help='only list the mutants')
     parser.add_argument('--table', help='where to write the table, BUILD/mutants/table.md')
@@ -391,7 +392,7 @@ def sample_of(mutants, options):
     """The mutants to judge: all, or a sample that depends on the seed and the mutants alone."""
     if not options.sample or options.sample >= len(mutants):
         return mutants
-    return sorted(random.Random(options.seed).sample(mutants, options.sample), key=lambda mutant: mutant.number)
+    return random.Random(options.seed).sample(mutants, options.sample)  # in the order drawn: any first part is a sample too
 
 
 def main():
@@ -412,13 +413,18 @@ def main():
     judge = Judge(work, programs, survey, options)
     progress = Progress(len(chosen))
 
+    end = time.monotonic() + 60 * options.minutes if options.minutes else None
+
     def judged(mutant):
+        if end and time.monotonic() > end:
+            return None
         entry = judge.judge(mutant)
         progress.count(entry)
         return mutant, entry
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        return 0 if report(list(pool.map(judged, chosen)), len(named), options) else 1
+        pairs = [pair for pair in pool.map(judged, chosen) if pair]
+    return 0 if report(sorted(pairs, key=lambda pair: pair[0].number), len(named), options) else 1
 
 
 if __name__ == '__main__':
