@@ -57,16 +57,6 @@ int main(void){int n;MPI_Request r;MPI_Comm_size(MPI_COMM_WORLD,&n);MPI_Ialltoal
     done
     return 1
 }
-probe_libedit() { # to edit what is typed at a prompt; without it lines are taken as they come
-    edit_cflags="" edit_libs="" edit_summary="none: prompts as they are typed (libedit-dev brings it)"
-    libs=-Wl,--as-needed,-ledit,--no-as-needed # of the programs only the sampler uses it
-    echo '#include <stdio.h>
-#include <histedit.h>
-int main(void){return !el_init("a",stdin,stderr,stderr) || !history_init();}' |
-        links "" "$libs" && { edit_cflags=-DHAVE_LIBEDIT edit_libs=$libs edit_summary=libedit; return 0; }
-    return 1
-}
-
 # ---- what is missing, as Debian package names
 find_missing() {
     missing=""
@@ -106,10 +96,10 @@ install_missing() {
 }
 
 write_config() {
-    cflags="-fopenmp${mpi_cflags:+ $mpi_cflags}${edit_cflags:+ $edit_cflags}"
+    cflags="-fopenmp${mpi_cflags:+ $mpi_cflags}"
     # clang tells of every `omp simd` loop that it leaves scalar; that is slower, not wrong
     case $cc in *clang*) cflags="$cflags -Wno-pass-failed" ;; esac
-    libs="$blas_libs -ljansson -lxxhash${edit_libs:+ $edit_libs}"
+    libs="$blas_libs -ljansson -lxxhash"
     vector_math="scalar"
     if probe_vector_math; then
         libs="$libs -lmvec"
@@ -128,7 +118,6 @@ write_config() {
     cp "$probe_dir/config.mk" "$build/config.mk" || exit 1
     printf '%-14s %s\n' "compiler" "$($cc --version | head -n 1)" "BLAS" "OpenBLAS, openmp flavour ($blas_libs)" \
         "JSON" "jansson" "checksums" "xxHash" "vector math" "$vector_math" \
-        "line editing" "$edit_summary" \
         "MPI" "${mpi_libs:-none: one process only (libopenmpi-dev and openmpi-bin bring it)}"
 }
 
@@ -164,7 +153,6 @@ if [ -n "$missing" ]; then
     [ -z "$missing" ] || { echo "setup: still missing after installing: $missing" >&2; exit 1; }
 fi
 want "${1:-}" probe_mpi "libopenmpi-dev openmpi-bin" "to train on many processes" "no MPI; the trainer works as one process"
-want "${1:-}" probe_libedit libedit-dev "to edit what is typed at a prompt" "no libedit; prompts are taken as they are typed"
 [ "${1:-}" != --tests ] || probe_for_tests ||
     want --tests probe_for_tests "$wanted" "for the tests of the GPU's code" "no $wanted; those tests are skipped"
 write_config

@@ -1,5 +1,5 @@
 #!/bin/sh
-# sample_gpt2 asking for prompts at a terminal: editing and history where it was built with libedit, Ctrl-C and Ctrl-D, what
+# sample_gpt2 asking for prompts at a terminal: editing and history, windows of any width, Ctrl-C, Ctrl-D and signals, what
 # goes to which stream. Needs the programs, and python3 for a pseudo terminal. Last line: `N passed, N failed`.
 cd "$(dirname "$0")/.." || exit 1
 python3 -c 'import pty, termios' 2>/dev/null || { echo "skipped: no python3 with pseudo terminals"; echo "0 passed, 0 failed"; exit 0; }
@@ -12,12 +12,11 @@ trap 'rm -rf "$work"' EXIT
         ./train_gpt2 --train "$work/shard_train_000000.bin" --tokenizer "$work/vocab" --layers 1 --heads 2 --width 32 \
             --context 32 --batch 4 --steps 2 --warmup 1 --out "$work/run"
 } >"$work/log" 2>&1 || { tail -n 5 "$work/log"; echo "0 passed, 1 failed"; exit 1; }
-grep -q HAVE_LIBEDIT "${BUILD:-build}/config.mk" && edits=1 || edits=0
 
-HOME=$work TERM=xterm LC_ALL=C python3 - "$work/run" $edits <<'PYTHON'
-import fcntl, os, pty, select, subprocess, sys, termios, time
+TERM=xterm LC_ALL=C python3 - "$work/run" <<'PYTHON'
+import fcntl, os, pty, re, select, signal, struct, subprocess, sys, termios, time
 
-run, edits = sys.argv[1], sys.argv[2] == "1"
+run = sys.argv[1]
 passed = failed = 0
 end = b"\x04"
 
@@ -34,14 +33,17 @@ def check(name, found, expected):
 class Terminal:
     """The program at a terminal of its own; what it shows there is in `screen`."""
 
-    def __init__(self, *options, pipe=False):
+    def __init__(self, *options, pipe=False, columns=0, kind="xterm"):
         self.master, self.slave = pty.openpty()
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.before = termios.tcgetattr(self.slave)
         self.screen = b""
         arguments = ["./sample_gpt2", run, "--no-stats", "--seed", "5", *options]
         own_terminal = lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         self.program = subprocess.Popen(arguments, stdin=self.slave, stderr=self.slave, start_new_session=True,
-                                        stdout=subprocess.PIPE if pipe else self.slave, preexec_fn=own_terminal)
+                                        stdout=subprocess.PIPE if pipe else self.slave, preexec_fn=own_terminal,
+                                        env={**os.environ, "TERM": kind})
+        self.edits = kind != "dumb"
 
     def read(self):
         ready = select.select([self.master], [], [], 0.1)[0]
@@ -58,9 +60,9 @@ class Terminal:
         return at + len(text) if at >= 0 else len(self.screen)
 
     def wait_for_prompt(self, behind=0):
-        """The same of a prompt; libedit takes the terminal over just after it, and keys before that mean other things."""
-        at, limit = self.wait_for(b"\n> ", behind), time.monotonic() + 60
-        while edits and termios.tcgetattr(self.slave)[3] & termios.ICANON and time.monotonic() < limit:
+        """The same of a prompt; the program takes the terminal over there, and keys before that mean other things."""
+        at, limit = self.wait_for(b"> ", self.wait_for(b"\n", behind)), time.monotonic() + 60
+        while self.edits and termios.tcgetattr(self.slave)[3] & termios.ICANON and time.monotonic() < limit:
             self.read()
         return at
 
@@ -82,14 +84,14 @@ class Terminal:
         return self.program.wait()
 
 
-def text_of(*keys):
+def text_of(*keys, **settings):
     """What the program writes to a pipe when these are typed at its prompts, and its exit code."""
-    terminal, at = Terminal("--tokens", "6", pipe=True), 0
+    terminal, at = Terminal("--tokens", "6", pipe=True, **settings), 0
     for key in keys:
         at = terminal.wait_for_prompt(at)
         terminal.type(key)
-    # without libedit a Ctrl-C that comes between prompt and reading is forgotten
-    code = terminal.finish(b"\x03" if not edits and keys[-1].endswith(b"\x03") else b"")
+    # without editing a Ctrl-C that comes between prompt and reading is forgotten
+    code = terminal.finish(b"\x03" if not terminal.edits and keys[-1].endswith(b"\x03") else b"")
     check(f"{keys}: the terminal is as it was", terminal.after, terminal.before)
     return terminal.program.stdout.read(), code, terminal.screen
 
@@ -116,15 +118,50 @@ terminal.type(end)
 check("Ctrl-C stops a text and a prompt follows: exit code", terminal.finish(), 0)
 check("the terminal is as it was", terminal.after, terminal.before)
 
-if edits:
-    check("a letter put before the others", text_of(b"he old\x01T\n", end)[0], once)
-    check("a letter put between the others", text_of(b"The od\x1b[Dl\n", end)[0], once)
-    check("the line before", text_of(b"The old\n", b"\x1b[A\n", end)[0], twice)
-    accent = text_of("Thé old\n".encode(), end)[0]
-    check("characters of several bytes", accent[:8], "Thé old".encode())
-    check("one of them taken back", text_of("Théé\x7f old\n".encode(), end)[0], accent)
-else:
-    print("skipped: editing and history (built without libedit)")
+def line_of(*keys, **settings):
+    """The line that the keys make, as the text begins with it."""
+    return text_of(*(key + b"\n" for key in keys), end, **settings)[0][:len(LINE)]
+
+
+LINE = b"The old fox, they say."
+for keys in (b"he old fox, they say.\x01T", b"The od fox, they say.\x1b[H" + 5 * b"\x1b[C" + b"l", b"The old\x1bb\x1bbXY\x7f\x08\x05 fox, they say.",
+             b"The new fox, they say.\x01\x1bf\x1bd old", b"The old foxes\x02\x02\x0b, they say.", b"nothing\x15The old fox, they say.",
+             b"The old wolf\x17fox, they say.", b"TThe old fox, they say.\x1bOH\x1b[3~", b"TThe old fox, they say.\x01\x04",
+             b"The fox, they say.\x1b[1;5D\x1b[1;5D\x1b[1;5Dold \x1b[F\x0e\x10", b"The old wolf\x1b\x7ffox, they say.\x1b[99;99~\x1b[1;9\x1b\x0c\x1bOQ\x1c",
+             b"\x10\x0e\x1b[A\x1b[BThe old fox, they say.", b"The old cat\x02\x1b[D\x1b[D\x0b\x1b[Z\x00fox, they say."):
+    check(f"{keys}: the line", line_of(keys), LINE)
+check("the line before", text_of(b"The old\n", b"\x1b[A\n", end)[0], twice)
+check("two lines before, one after, and a letter taken back",
+      text_of(b"The old\n", b"The new\n", b"\x10\x10\x0e\x10\n", end)[0].count(b"The old"), 2)
+check("what was typed is there again after a look at the lines before", text_of(b"No\n", b"The ol\x10\x0ed\n", end)[0].count(b"The old"), 1)
+check("two lines at once", text_of(b"The old\nThe old\n", end)[0], twice)
+accent = text_of("Thé old\n".encode(), end)[0]
+check("characters of several bytes", accent[:8], "Thé old".encode())
+check("one of them taken back", text_of("Théé\x7f old\n".encode(), end)[0], accent)
+check("one of them passed over", text_of("Th old\x1bb\x02\u4f60\x02é\x06\x08\n".encode(), end)[0], accent)
+broken = text_of(b"Th\xff\xc3 \x80\x80\x80old\x02\x02\x02\x7f\n", end)
+check("bytes that are no characters: exit code", (broken[0][:10], broken[1]), (b"Th\xff\xc3 \x80\x80old", 0))
+for columns in (1, 2, 3, 4, 20, 500):
+    check(f"a window of {columns} columns", line_of(b"he old fox, they say.\x01T", columns=columns), LINE)
+check("a terminal that can do nothing", text_of(b"The old\n", end, kind="dumb")[0], once)
+
+terminal = Terminal("--tokens", "6", columns=20)
+behind = terminal.wait_for_prompt()
+terminal.type(("wide \u4f60\u597d " * 9).encode())
+behind = terminal.wait_for("\u597d \x1b[K".encode(), behind)
+terminal.type(b"\x01")
+terminal.wait_for(b"\r\x1b[2C", behind)
+rows = re.findall("\r> ([^\r\x1b]*)\x1b", terminal.screen.decode())
+columns = [sum(1 + (letter > "\u1000") for letter in row) for row in rows]
+check("a long line: one row of a part, the last column free", (max(columns) <= 17, rows[-1][:8]), (True, "wide \u4f60\u597d "))
+terminal.type(b"\x03")
+check("a long line, then Ctrl-C: exit code", terminal.finish(), 130)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    terminal = Terminal("--tokens", "6")
+    terminal.wait_for_prompt()
+    terminal.program.send_signal(number)
+    check(f"signal {number} at the prompt: exit code", terminal.finish(), -number)
+    check(f"signal {number} at the prompt: the terminal is as it was", terminal.after, terminal.before)
 print(f"{passed} passed, {failed} failed")
 sys.exit(failed != 0)
 PYTHON

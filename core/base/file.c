@@ -273,6 +273,25 @@ static int open_directly(FileWriter *writer, const char *path, Error *error) {
     return error_set(error, "%.700s: cannot open: %s", path, strerror(failure));
 }
 
+// X.tmp, or X.tmp2 and so on where something stands there that cannot be removed: somebody's folder.
+static int open_temporary(FileWriter *writer, Error *error) {
+    size_t size = strlen(writer->path) + sizeof ".tmp9";
+    writer->temporary = memory_resize(NULL, size, 1, "a path");
+    for (int number = 1; number <= 9; number++) {
+        snprintf(writer->temporary, size, "%s.tmp%.*s", writer->path, number > 1, &"123456789"[number - 1]);
+        unlink(writer->temporary); // left by an interrupted program, whatever it is; x: nothing is written through it
+        errno = 0;
+        writer->stream = fopen(writer->temporary, "wbx");
+        if (writer->stream) return 0;
+        if (errno != EEXIST) return write_failed(writer, "create", error);
+    }
+    error_set(error, "%.700s: expected a free name to write it under at first, found %.700s there; remove that",
+              writer->path, writer->temporary);
+    free(writer->temporary), writer->temporary = NULL; // it is not ours
+    file_writer_abort(writer);
+    return -1;
+}
+
 int file_writer_open(FileWriter *writer, const char *path, uint64_t expected_bytes, Error *error) {
     struct stat status;
     *writer = (FileWriter){0};
@@ -286,13 +305,7 @@ int file_writer_open(FileWriter *writer, const char *path, uint64_t expected_byt
     }
     if (file_check_space(path, expected_bytes, error)) return -1;
     writer->path = follow_links(path);
-    size_t size = strlen(writer->path) + sizeof ".tmp";
-    writer->temporary = memory_resize(NULL, size, 1, "a path");
-    snprintf(writer->temporary, size, "%s.tmp", writer->path);
-    unlink(writer->temporary); // left by an interrupted program, whatever it is; x: nothing is written through it
-    errno = 0;
-    writer->stream = fopen(writer->temporary, "wbx");
-    return writer->stream ? 0 : write_failed(writer, "create", error);
+    return open_temporary(writer, error);
 }
 
 int file_write(FileWriter *writer, const void *data, size_t bytes, Error *error) {

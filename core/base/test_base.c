@@ -295,6 +295,22 @@ static void test_writer_follows_links(void) {
     CHECK(!file_exists(temporary) && !file_exists(test_path("plain.tmp")));
 }
 
+// A folder where the file is to be written at first stays, with what is in it; the file is written beside it.
+static void test_writer_goes_around_folders(void) {
+    const char *path = test_path("wanted");
+    char name[] = "wanted.tmp1";
+    Error error = {""};
+    CHECK(directory_create(test_path("wanted.tmp"), &error) == 0);
+    test_write(test_path("wanted.tmp/inner"), "mine", 4);
+    CHECK(file_replace(path, "new", 3, &error) == 0 && content_is(path, "new"));
+    CHECK(content_is(test_path("wanted.tmp/inner"), "mine") && !file_exists(test_path("wanted.tmp2")));
+    for (name[10] = '2'; name[10] <= '9'; name[10]++) CHECK(directory_create(test_path(name), &error) == 0);
+    CHECK(file_replace(path, "newer", 5, &error) == -1 && content_is(path, "new"));
+    CHECK_CONTAINS(error.text, "wanted: expected a free name to write it under at first, found ");
+    CHECK_CONTAINS(error.text, "wanted.tmp9 there; remove that");
+    CHECK(file_is_directory(test_path("wanted.tmp9")));
+}
+
 // Through a link, so that a writer that replaces what it finds would not replace the machine's /dev/null.
 static void test_writer_keeps_devices_and_pipes(void) {
     const char *device = test_path("device"), *pipe_path = test_path("pipe");
@@ -458,6 +474,7 @@ int main(void) {
     RUN(test_writer_refuses);
     RUN(test_writer_notices_a_full_disk);
     RUN(test_writer_follows_links);
+    RUN(test_writer_goes_around_folders);
     RUN(test_writer_keeps_devices_and_pipes);
     RUN(test_log);
     RUN(test_directories);

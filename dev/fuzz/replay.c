@@ -1,5 +1,6 @@
 // Gives a fuzz target the files of its corpus, without libFuzzer: TARGET FILE...
 // An input that ends the process names itself; the last line is that of a test program.
+#define _GNU_SOURCE
 #include "fuzz.h"
 
 static const char *now;
