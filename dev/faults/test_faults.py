@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Faults, one at a time and everywhere: make test-faults.
 
-  dev/faults/test_faults.py [SCENE...]      the scenes whose names begin so; default: all
+  dev/faults/test_faults.py [--every N] [SCENE...]      the scenes whose names begin so; default: all
+
+With --every N only each N-th of the places is tried, which ones depends on the scene and the kind: a sample for CI.
 
 Every allocation and every call on files of a small run of each program fails once (dev/faults/faults.c is preloaded), the
 trainer is killed and interrupted at every call, its disk fills and empties again, its directory goes away or is filled with
@@ -9,6 +11,7 @@ strange things. After each the program has said so in one line or has gone on as
 damaged, and what goes on from there comes to the bits of an undisturbed run. Prints a table of what was tried; last line:
 `N passed, N failed`. Needs the programs, a C compiler and a kernel with seccomp.
 """
+import argparse
 import errno
 import json
 import os
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 from scenes import ROOT, Scene, Training, run
@@ -42,7 +46,8 @@ def action_of(name):
 class Campaign:
     """Runs scenes under faults, as many at once as there are cores, and counts."""
 
-    def __init__(self, work):
+    def __init__(self, work, every=1):
+        self.every = every
         self.work, self.library = work, os.path.join(work, "faults.so")
         self.number, self.table = 0, []
         self.pool = ThreadPoolExecutor(os.cpu_count())
@@ -75,12 +80,16 @@ class Campaign:
             shutil.rmtree(folder)
         return complaints
 
+    def some_of(self, cases, name):
+        return cases[zlib.crc32(name.encode()) % self.every::self.every]
+
     def report(self, scene, what, tried, complaints):
         self.table.append((scene.name, what, tried, len(complaints)))
         checks.check(f"{scene.name}: {what}: {tried} tried", tried and not complaints, *complaints[:5])
 
     def try_all(self, scene, what, cases):
         """`cases`: arguments of try_one."""
+        cases = self.some_of(cases, f"{scene.name} {what}")
         if not cases:
             return
         jobs = [self.pool.submit(self.try_one, scene, *case) for case in cases]
@@ -151,7 +160,7 @@ class Campaign:
             return
         try:
             complaints, tried = [], 0
-            for k in range(1, calls["change"] + 1, 5):
+            for k in self.some_of(range(1, calls["change"] + 1, 5), "disk"):
                 stops = f"change:{k}:1:-{signal.SIGSTOP},change:{k + 12}:1:-{signal.SIGSTOP}"
                 complaints += self.try_one(scene, stops, (0, 1), True, fill_or_empty, place + "/run")
                 tried += 1
@@ -317,15 +326,19 @@ def try_scene(campaign, scene):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("scenes", nargs="*")
+    options = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
-        campaign = Campaign(work)
+        campaign = Campaign(work, options.every)
         if not campaign.build():
             print("skipped: faults: no C compiler for the library, or no seccomp on this machine")
             print("0 passed, 0 failed, 1 skipped")
             return 0
         for scene in make_scenes(campaign):
-            if len(sys.argv) < 2 or scene.name.startswith(tuple(sys.argv[1:])):
+            if not options.scenes or scene.name.startswith(tuple(options.scenes)):
                 try_scene(campaign, scene)
     used = os.times()
     print(f"{sum(row[2] for row in campaign.table)} faults tried, {sum(row[3] for row in campaign.table)} failed, "

@@ -24,7 +24,7 @@ done
 check "resuming" watched ./train_gpt2 --resume "$work/slay" --steps 5
 check "inspecting" watched ./inspect "$work/slay"
 # shellcheck disable=SC2086
-check "dropout, recomputing, Muon" train muon $small --steps 3 --dropout 0.1 --recompute 2 --optimizer muon
+check "dropout, recomputing, Muon" train muon $small --steps 3 --dropout 0.1 --recompute blocks --optimizer muon
 check "exporting to llm.c" watched ./export_llmc "$work/softmax" "$work/model.bin"
 check "starting from llm.c" train llmc --init "$work/model.bin" --steps 1 --sequence 16 --batch 2
 check "encoding" watched ./tokenize --vocab dev/fixtures/tokenizer_small.tiktoken dev/fixtures/tokenizer_text.txt --out "$work/text"
