@@ -142,6 +142,87 @@ static void test_every_chunk_size_gives_the_same(void) {
     }
 }
 
+// ---- where exponents are large
+
+static int has_log_scales(const Variant *variant) {
+    return strstr(variant->options, "--features exp") != NULL;
+}
+
+// Keys that are short for a while, then long, then short again, so that their scales, exp(-|k|^2 / 2), jump by hundreds
+// within a chunk, at its border and several chunks apart; the first rows see nothing but long ones.
+static void make_scales_jump(Case *c, double factor) {
+    size_t C = (size_t)c->config.C;
+    for (int t = 0; t < c->config.T; t++) {
+        int is_long = t < 20 || (t >= 32 && t < 37) || t == 63 || (t >= 70 && t % 3 == 0);
+        for (size_t i = 0; is_long && i < C; i++) c->qkv[((size_t)t * 3 + 1) * C + i] *= (real)factor;
+    }
+}
+
+// With chunks of 16, of 64 and in one, and decoding: the naive twin's output, for which doubles are wide enough without
+// scales; and the gradient of one chunk.
+static void test_scales_that_jump_far(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        if (!has_log_scales(&variants[v])) continue;
+        Case c = make_case(&variants[v], 1, 100, 2, 12);
+        int C = c.config.C;
+        make_scales_jump(&c, 8);
+        for (c.config.delta = 0; c.config.delta <= 1e-3f; c.config.delta += 1e-3f) { // 0: nothing hides a small sum
+            real *expected = test_buffer(c.numbers), *cache = test_buffer(c.attention->cache_size(&c.config));
+            real *out = test_buffer(c.numbers);
+            naive_forward(expected, &c);
+            c.config.chunk = c.config.T;
+            run_backward(&c);
+            real *gradient = copy_of(c.dqkv, 3 * c.numbers);
+            for (c.config.chunk = 16; c.config.chunk <= 100; c.config.chunk += 48) {
+                run_backward(&c);
+                CHECK_VARIANT(c.variant, difference(c.out, expected, c.numbers) < 1e-9);
+                CHECK_VARIANT(c.variant, difference(c.dqkv, gradient, 3 * c.numbers) < 1e-8);
+            }
+            for (int t = 0; t < c.config.T; t++)
+                run_step(&c, out + (size_t)t * C, cache, t, 1, c.qkv + (size_t)t * 3 * C);
+            CHECK_VARIANT(c.variant, difference(out, expected, c.numbers) < 1e-9);
+            free(expected), free(cache), free(out), free(gradient);
+        }
+        free_case(&c);
+    }
+}
+
+static void test_gradient_where_scales_jump(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        if (!has_log_scales(&variants[v])) continue;
+        Case c = make_case(&variants[v], 1, 24, 2, 6);
+        c.config.chunk = 4;
+        make_scales_jump(&c, 3);
+        run_backward(&c);
+        check_differences(&c, c.qkv, c.dqkv, 3 * c.numbers, 5, "input");
+        free_case(&c);
+    }
+}
+
+// slay's exponents are clipped to +-20; with omega eight times as long most of them are beyond, on both sides, where
+// they have no gradient.
+static void test_slay_beyond_the_clip(void) {
+    for (int v = 0; v < VARIANTS; v++) {
+        AttentionTensor list[ATTENTION_TENSORS_MAX];
+        size_t total;
+        if (strcmp(variants[v].name, "slay") || variants[v].is_signed || strstr(variants[v].options, "--learn"))
+            continue;
+        Case c = make_case(&variants[v], 1, 11, 2, 8);
+        real *expected = test_buffer(c.numbers);
+        int n = attention_constants(c.attention, &c.config, list, &total);
+        for (int i = 0; i < n; i++) {
+            size_t count = (i + 1 < n ? list[i + 1].offset : total) - list[i].offset;
+            for (size_t j = 0; !strcmp(list[i].name, "omega") && j < count; j++) c.constants[list[i].offset + j] *= 8;
+        }
+        naive_forward(expected, &c);
+        run_backward(&c);
+        CHECK_VARIANT(c.variant, difference(c.out, expected, c.numbers) < 1e-11);
+        check_differences(&c, c.qkv, c.dqkv, 3 * c.numbers, 3, "input");
+        free(expected);
+        free_case(&c);
+    }
+}
+
 // A prefill, then one position at a time, against the forward pass.
 static void test_decoding_equals_forward(void) {
     static const int prefills[] = {0, 1, 63, 64, 65, 130, 140};
@@ -192,6 +273,9 @@ int main(void) {
     RUN(test_gradient_equals_finite_differences);
     RUN(test_gradient_of_documents);
     RUN(test_every_chunk_size_gives_the_same);
+    RUN(test_scales_that_jump_far);
+    RUN(test_gradient_where_scales_jump);
+    RUN(test_slay_beyond_the_clip);
     RUN(test_decoding_equals_forward);
     RUN(test_decoding_in_pieces);
     return test_summary();
