@@ -228,6 +228,7 @@ static void follow_cursor(LineEditor *editor, int width) {
         other = next_character(editor, *first);
         columns -= columns_between(editor, *first, other);
     }
+    if (*first > cursor) *first = cursor; // it is among bytes that have come to be one character
 }
 
 static void draw(LineEditor *editor, FILE *screen, int columns) {

@@ -159,8 +159,9 @@ MUTANT_C_FILES   ?= train_gpt2.c $(filter-out %/naive_linear.c %/naive_quadratic
                     $(filter-out dataloader/stories/%,$(PROGRAM_SOURCES))
 MUTANT_C_SCRIPTS ?= core/model/test_inspect.sh dataloader/test_tokenize.sh scripts/test_train.sh scripts/test_sample.sh \
                     scripts/test_evaluate.sh scripts/test_llmc.sh scripts/test_hybrids.sh scripts/test_hostile.sh \
-                    scripts/test_vocabulary.sh scripts/test_prompt.sh scripts/test_parallel.sh scripts/test_rendezvous.sh
-MUTANT_C_TESTS   ?= $(patsubst $(BUILD)/%,%,$(filter-out $(BUILD)/dataloader/stories/%,$(TESTS)) $(GRADIENT_TESTS)) test_gpt2_gradient \
+                    scripts/test_vocabulary.sh scripts/test_values.sh scripts/test_prompt.sh scripts/test_rendezvous.sh
+# (the bounds of test_linear_long are those of the usual flags; mutants are compiled with others)
+MUTANT_C_TESTS   ?= $(patsubst $(BUILD)/%,%,$(filter-out $(BUILD)/dataloader/stories/% %/test_linear_long,$(TESTS)) $(GRADIENT_TESTS)) test_gpt2_gradient \
                     $(MUTANT_C_SCRIPTS)
 .PHONY: test-mutants-c
 test-mutants-c: $(BUILD)/config.mk

@@ -248,6 +248,9 @@ class Judge:
         reaching = sorted({self.survey.hashes[run.build, run.program] for run, reached in self.survey.reached.items() if mutant.number in reached})
         return hashlib.sha256(' '.join([mutant.identity(), str(self.options.seconds)] + reaching).encode()).hexdigest()
 
+    def knows(self, mutant):
+        return self.key(mutant) in self.known
+
     def runs_for(self, mutant):
         """The tests to try: what killed it before, then cheap ones that kill its neighbours; of each build not more than
         the seconds allowed, but one at least. The others follow where nothing explains why the mutant should survive."""
@@ -416,7 +419,7 @@ def main():
     end = time.monotonic() + 60 * options.minutes if options.minutes else None
 
     def judged(mutant):
-        if end and time.monotonic() > end:
+        if end and time.monotonic() > end and not judge.knows(mutant):
             return None
         entry = judge.judge(mutant)
         progress.count(entry)

@@ -105,8 +105,8 @@ class Scene:
         assert result.code == 0 and not result.messages, (self.name, result.code, result.messages)
         self.out, self.after = self.hide(result.out), read_tree(folder)
 
-    def judge(self, result, codes=(0, 1), leaves=False):
-        """Complaints; `leaves`: temporary files may be left."""
+    def judge(self, result, codes=(0, 1), leaves=False, meddled=False):
+        """Complaints; `leaves`: temporary files may be left; `meddled`: somebody else has changed the folder meanwhile."""
         yield from ended_badly(result, codes)
         tree = read_tree(result.folder)
         if result.code == 0 and (self.hide(result.out) != self.out or tree != self.after):
@@ -210,15 +210,15 @@ class Training(Scene):
         if lines is None or any(found != self.lines[key] for key, found in lines.items()):
             yield "metrics.jsonl: lines that no undisturbed run has"
 
-    def judge(self, result, codes=(0, 1), leaves=False):
+    def judge(self, result, codes=(0, 1), leaves=False, meddled=False):
         yield from ended_badly(result, codes)
         tree = read_tree(result.folder)
         yield from self.broken_checkpoints(tree)
         yield from self.broken_checkpoints(tree, "run.rescued")
         yield from self.wrong_metrics(tree)
-        was_saved = f"saved run/step_{STEPS:08}" in result.out  # who removes it afterwards does so knowingly
-        was_removed = was_saved and "run/" not in tree
-        if result.code == 0 and not result.warnings and not was_removed and self.whole(tree) != self.whole(self.after):
+        was_saved = f"saved run/step_{STEPS:08}" in result.out  # what others do to it afterwards is theirs
+        is_theirs = was_saved and meddled
+        if result.code == 0 and not result.warnings and not is_theirs and self.whole(tree) != self.whole(self.after):
             yield f"exit code 0, but not every file is there: {[p for p in self.after if p not in tree]}, " \
                   f"or others: {[p for p in tree if p not in self.after]}"
         if result.code == 0 and not was_saved and f"run/step_{STEPS:08}/model.safetensors" not in tree:

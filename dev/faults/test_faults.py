@@ -73,7 +73,7 @@ class Campaign:
         result = run(scene.command, folder, self.library, at_stop, FAULTS=faults)
         if at_stop == fill_or_empty and os.path.exists(filler_of(folder)):
             os.remove(filler_of(folder))
-        complaints = [f"{faults}: {text}" for text in scene.judge(result, codes, leaves)]
+        complaints = [f"{faults}: {text}" for text in scene.judge(result, codes, leaves, at_stop is not None)]
         if not complaints:
             complaints = [f"{faults}: {text}" for text in scene.recover(result)]
         if not complaints or not os.environ.get("KEEP"):
