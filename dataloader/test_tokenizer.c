@@ -13,6 +13,7 @@
 #include "core/base/random.h"
 #include "core/base/test.h"
 
+#include <ctype.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -655,9 +656,9 @@ static void test_train_equals_reference(void) {
 }
 
 typedef struct { // training in the plainest way: count all pairs, join the best one everywhere, begin again
-    int symbols[400], starts_piece[400], count;
+    int *symbols, *starts_piece, count;
     char tokens[300][400];
-    int ranks;
+    int ranks, pairs; // different ones, at the last count
 } TwinTraining;
 
 static void twin_join(TwinTraining *twin, int left, int right, int merged) {
@@ -678,9 +679,12 @@ static int twin_step(TwinTraining *twin) {
     memset(counts, 0, sizeof counts);
     for (int i = 0; i + 1 < twin->count; i++)
         if (!twin->starts_piece[i + 1]) counts[twin->symbols[i]][twin->symbols[i + 1]]++;
+    twin->pairs = 0;
     for (int a = 0; a < twin->ranks; a++)
-        for (int b = 0; b < twin->ranks; b++)
+        for (int b = 0; b < twin->ranks; b++) {
+            twin->pairs += counts[a][b] > 0;
             if (counts[a][b] > (left < 0 ? 0 : counts[left][right])) left = a, right = b;
+        }
     if (left < 0) return -1;
     size_t left_length = strlen(twin->tokens[left]), right_length = strlen(twin->tokens[right]);
     memcpy(twin->tokens[twin->ranks], twin->tokens[left], left_length); // both together are shorter than the text
@@ -691,6 +695,8 @@ static int twin_step(TwinTraining *twin) {
 
 static void twin_start(TwinTraining *twin, const char *text, int bytes) {
     memset(twin, 0, sizeof *twin);
+    twin->symbols = memory_allocate((size_t)bytes, sizeof(int), "symbols");
+    twin->starts_piece = memory_allocate_zeroed((size_t)bytes, sizeof(int), "symbols");
     for (twin->ranks = 0; twin->ranks < 256; twin->ranks++) twin->tokens[twin->ranks][0] = (char)twin->ranks;
     for (int i = 0; i < bytes; i++) twin->symbols[i] = (unsigned char)text[i];
     for (size_t at = 0; at < (size_t)bytes; at = piece_end((const unsigned char *)text, at, (size_t)bytes))
@@ -698,27 +704,53 @@ static void twin_start(TwinTraining *twin, const char *text, int bytes) {
     twin->count = bytes;
 }
 
+// Trains both to `ranks` tokens, or as many as there are, and compares them.
+static void compare_with_twin(TwinTraining *twin, const char *text, int bytes, int ranks) {
+    Error error = {""};
+    Tokenizer *tokenizer = NULL;
+    char *path = temporary("twin.tiktoken");
+    twin_start(twin, text, bytes);
+    while (twin->ranks < ranks && twin_step(twin) == 0) {}
+    CHECK(train_to(path, text, (size_t)bytes, twin->ranks + 1, &error) == 0);
+    CHECK(tokenizer_load(&tokenizer, path, 0, &error) == 0);
+    for (int rank = 0; rank < twin->ranks && tokenizer; rank++) {
+        size_t length;
+        const char *token = tokenizer_token(tokenizer, (uint32_t)rank, &length);
+        size_t expected = rank ? strlen(twin->tokens[rank]) : 1;
+        CHECK(length == expected && memcmp(token, twin->tokens[rank], length) == 0);
+    }
+    tokenizer_free(tokenizer);
+    free(twin->symbols), free(twin->starts_piece), free(path);
+}
+
 static void test_train_equals_twin(void) {
     static TwinTraining twin;
-    char text[400], *path = temporary("twin.tiktoken");
+    char text[400];
     for (int round = 0; round < 400; round++) {
-        Error error = {""};
-        Tokenizer *tokenizer = NULL;
         int bytes = 40 + (int)draw(360), letters = 2 + (int)draw(3);
         for (int i = 0; i < bytes; i++) text[i] = draw(60) ? "abcd"[draw((uint32_t)letters)] : ' ';
-        twin_start(&twin, text, bytes);
-        while (twin.ranks < 280 && twin_step(&twin) == 0) {}
-        CHECK(train_to(path, text, (size_t)bytes, twin.ranks + 1, &error) == 0);
-        CHECK(tokenizer_load(&tokenizer, path, 0, &error) == 0);
-        for (int rank = 0; rank < twin.ranks && tokenizer; rank++) {
-            size_t length;
-            const char *token = tokenizer_token(tokenizer, (uint32_t)rank, &length);
-            size_t expected = rank ? strlen(twin.tokens[rank]) : 1;
-            CHECK(length == expected && memcmp(token, twin.tokens[rank], length) == 0);
-        }
-        tokenizer_free(tokenizer);
+        compare_with_twin(&twin, text, bytes, 280);
     }
-    free(path);
+}
+
+// More pieces and pairs than the tables begin with room for: 8192 and 32768. Bytes that are no letters, digits or spaces
+// stay together in a piece, whatever follows what.
+static void test_train_with_many_pieces_and_pairs(void) {
+    enum { BYTES = 500000, PIECES = 8192, PAIRS = 32768 };
+    static TwinTraining twin;
+    char *text = memory_allocate(BYTES, 1, "a text");
+    PieceCounts *counts = piece_counts_create();
+    for (int i = 0; i < BYTES; i++) {
+        do text[i] = (char)(1 + draw(255));
+        while (isspace((unsigned char)text[i]) || isdigit((unsigned char)text[i]));
+        if (draw(20) == 0) text[i] = ' ';
+    }
+    piece_counts_add(counts, text, BYTES);
+    CHECK(piece_counts_different(counts) > 2 * PIECES);
+    compare_with_twin(&twin, text, BYTES, 275);
+    CHECK(twin.pairs > PAIRS);
+    piece_counts_free(counts);
+    free(text);
 }
 
 static void test_train_in_parts(void) {
@@ -996,6 +1028,7 @@ int main(void) {
     RUN(test_first_ranks);
     RUN(test_train_equals_reference);
     RUN(test_train_equals_twin);
+    RUN(test_train_with_many_pieces_and_pairs);
     RUN(test_train_in_parts);
     RUN(test_train_limits);
     RUN(test_files_hold_the_ranks);
