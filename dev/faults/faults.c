@@ -11,8 +11,9 @@
 //
 // FAULTS_MOUNTS names a file that is opened instead of /proc/self/mountinfo.
 // FAULTS_REPORT names a file that receives the number of calls of each kind at the end. FAULTS_FORK names one that
-// receives a line for every single allocation: at each the process forks, and the child has it fail: NUMBER EXIT_CODE
-// MESSAGES. A child that goes on ends with exit code 77 before it reads or changes any file.
+// receives a line for every single allocation, or every N-th with FAULTS_FORK_EVERY=N: at each the process forks, and the
+// child has it fail: NUMBER EXIT_CODE MESSAGES. A child that goes on ends with exit code 77 before it reads or changes
+// any file.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -89,6 +90,7 @@ static struct {
     long first, count, action;
 } faults[FAULTS_MAX];
 static int fault_count, is_child, fork_report = -1;
+static long fork_every = 1;
 static long counts[KINDS], milliseconds;
 
 // The action for the next call of a kind; 0: none.
@@ -179,7 +181,8 @@ static void read_fault(const char *text) {
 }
 
 static __attribute__((constructor)) void begin(void) {
-    const char *text = getenv("FAULTS"), *path = getenv("FAULTS_FORK");
+    const char *text = getenv("FAULTS"), *path = getenv("FAULTS_FORK"), *every = getenv("FAULTS_FORK_EVERY");
+    if (every && atol(every) > 0) fork_every = atol(every);
     for (; text && *text; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL) read_fault(text);
     if (path) fork_report = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     install_filter();
@@ -245,7 +248,8 @@ static int fails(void) {
     if (is_busy) return 0;
     int saved_errno = errno;
     is_busy = 1;
-    int failing = next_action(ALLOC) > 0 || (fork_report >= 0 && !is_child && becomes_child());
+    int failing = next_action(ALLOC) > 0;
+    if (!failing && fork_report >= 0 && !is_child && counts[ALLOC] % fork_every == 0) failing = becomes_child();
     is_busy = 0;
     errno = failing ? ENOMEM : saved_errno;
     return failing;

@@ -87,9 +87,9 @@ class Campaign:
         self.table.append((scene.name, what, tried, len(complaints)))
         checks.check(f"{scene.name}: {what}: {tried} tried", tried and not complaints, *complaints[:5])
 
-    def try_all(self, scene, what, cases):
+    def try_all(self, scene, what, cases, all_of_them=False):
         """`cases`: arguments of try_one."""
-        cases = self.some_of(cases, f"{scene.name} {what}")
+        cases = cases if all_of_them else self.some_of(cases, f"{scene.name} {what}")
         if not cases:
             return
         jobs = [self.pool.submit(self.try_one, scene, *case) for case in cases]
@@ -108,7 +108,7 @@ class Campaign:
         """In children of one process; those that went on are run as a whole."""
         folder = self.folder()
         scene.prepare(folder)
-        run(scene.command, folder, self.library, FAULTS_FORK=folder + ".children")
+        run(scene.command, folder, self.library, FAULTS_FORK=folder + ".children", FAULTS_FORK_EVERY=str(self.every))
         with open(folder + ".children") as file:
             children = [line.rstrip("\n").split(" ", 2) for line in file]
         complaints, going_on = [], []
@@ -119,7 +119,7 @@ class Campaign:
             elif code != "1" or len(messages) != 1:
                 complaints.append(f"allocation {number}: exit code {code}, {messages[:3]}")
         self.report(scene, "an allocation fails", len(children), complaints)
-        self.try_all(scene, "an allocation fails and it goes on", going_on)
+        self.try_all(scene, "an allocation fails and it goes on", going_on, all_of_them=True)
 
     def fail_calls(self, scene, calls):
         for kind, names in ERRORS.items():

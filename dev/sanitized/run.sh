@@ -1,15 +1,16 @@
 #!/bin/bash
 # The C code under sanitizers, each in a tree of links of its own (build/sanitized/NAME), so that the programs here stay:
-#   dev/sanitized/run.sh [address] [valgrind] [thread]      without words all three
+#   dev/sanitized/run.sh [address] [valgrind] [thread] [coverage]      without words the first three
 #   address   the CPU's tests, programs and scripts, and the kept fuzz inputs, with address and undefined-behaviour
 #             sanitizers; the gaps between an arena's tensors are poisoned (core/math/arena.c)
 #   valgrind  a tiny model trained, resumed, sampled, evaluated, inspected and exported under memcheck
 #   thread    loader, matrix products, attentions, the model, and ranks that meet over TCP under ThreadSanitizer: clang's
 #             OpenMP with archer, which knows what its barriers order
+#   coverage  no sanitizer: what the CPU's tests and scripts execute, by gcov; writes docs/coverage.md and docs/refusals.md
 # Last line: `N passed, N failed, N skipped`.
 . "$(dirname "$0")/../../scripts/usage.sh"
 cd "$(dirname "$0")/../.." || exit 1
-for word in "$@"; do case $word in address | valgrind | thread) ;; *) refuse "unknown word $word; see --help" ;; esac done
+for word in "$@"; do case $word in address | valgrind | thread | coverage) ;; *) refuse "unknown word $word; see --help" ;; esac done
 [ $# != 0 ] || set -- address valgrind thread
 home=$PWD
 jobs=${JOBS:-$(nproc)}
@@ -27,7 +28,7 @@ plant() {
 build() { # make's words
     BUILD=build make -s setup "${compiler[@]}" && BUILD=build make -s -j"$jobs" "${compiler[@]}" "$@"
 }
-names_of() { make -s "${compiler[@]}" BUILD=build --eval='names: ; @echo $('"$1"')' names; }
+names_of() { make -s "${compiler[@]}" BUILD=build --eval='names: ; @echo $('"$1"')' names | tail -n 1; } # setting up may say something before
 
 # What these scripts test is not the C code, or cannot be had under the sanitizer.
 left_out() {
@@ -78,6 +79,21 @@ under_thread() {
     tests=(build/dataloader/test_dataloader build/core/math/test_matmul build/core/math/test_matvec build/attention/test_linear
         build/attention/test_quadratic build/attention/test_stack build/core/ranks/test_muon build/test_gpt2)
     build all build/core/ranks/test_parallel "${tests[@]}" && BUILD=build scripts/run_tests.sh "${tests[@]}" scripts/test_rendezvous.sh
+}
+
+under_coverage() {
+    plant coverage
+    find build -name '*.gcda' -delete 2>/dev/null
+    compiler=(OPT="-Og -march=native -fno-math-errno" EXTRA_CFLAGS="--coverage -fprofile-update=atomic" EXTRA_LIBS=--coverage)
+    tests=($(names_of TESTS) core/model/test_inspect.sh dataloader/test_tokenize.sh dev/fuzz/test_corpora.sh)
+    for name in train sample evaluate llmc hybrids hostile vocabulary values prompt work_kept full_output rendezvous parallel; do
+        tests+=(scripts/test_$name.sh)
+    done
+    build all fuzz-programs $(names_of TESTS) || return 1
+    BUILD=build scripts/run_tests.sh "${tests[@]}"
+    result=$?
+    python3 dev/sanitized/coverage.py build/float "$home/docs" || result=1
+    return $result
 }
 
 status=0

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""What the tests have executed of the C code, and every message of refusal. Called by `dev/sanitized/run.sh coverage`.
+
+  coverage.py OBJECTS DOCS      reads the counts beside the objects, writes DOCS/coverage.md and DOCS/refusals.md
+"""
+import collections
+import datetime
+import glob
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+COMMAND = "`dev/sanitized/run.sh coverage`"
+LEFT_OUT = ("test_", "dev/", "attention/naive_")  # tests, and definitions that only tests call
+
+
+class Lines:
+    """How often each line of a file was executed, and each branch of it, over all programs."""
+
+    def __init__(self):
+        self.counts, self.branches = collections.Counter(), {}
+
+    def add(self, line):
+        number = line["line_number"]
+        self.counts[number] += line["count"]
+        taken = [branch["count"] for branch in line["branches"]]
+        before = self.branches.get(number, [0] * len(taken))
+        if len(before) == len(taken):
+            self.branches[number] = [a + b for a, b in zip(before, taken)]
+
+
+def read_counts(folder):
+    files = collections.defaultdict(Lines)
+    names = [os.path.abspath(path) for path in glob.glob(folder + "/**/*.gcno", recursive=True)]
+    with tempfile.TemporaryDirectory() as work:
+        for i in range(0, len(names), 50):
+            subprocess.run(["gcov", "--branch-probabilities", "--json-format", "--hash-filenames"] + names[i:i + 50],
+                           cwd=work, check=True, capture_output=True)
+        for path in glob.glob(work + "/*.json.gz"):
+            with gzip.open(path) as file:
+                for source in json.load(file)["files"]:
+                    name = os.path.normpath(source["file"])
+                    if name.endswith(".c") and not name.startswith("/") and not any(part in name for part in LEFT_OUT):
+                        for line in source["lines"]:
+                            files[name].add(line)
+    return files
+
+
+def share(part, whole):
+    return f"{part} of {whole} | {100 * part / whole:.1f}%" if whole else "0 of 0 | "
+
+
+def counts_of(lines):
+    branches = [count for counts in lines.branches.values() for count in counts]
+    return [sum(count > 0 for count in lines.counts.values()), len(lines.counts), sum(count > 0 for count in branches), len(branches)]
+
+
+def room_of(name):
+    return os.path.dirname(name) or "the programs (train_gpt2.c, sample_gpt2.c, evaluate.c)"
+
+
+def write_coverage(path, files):
+    rooms = collections.defaultdict(lambda: [0] * 4)
+    for name, lines in files.items():
+        for key in (room_of(name), "all"):
+            rooms[key] = [a + b for a, b in zip(rooms[key], counts_of(lines))]
+    with open(path, "w") as file:
+        file.write(f"# What the tests execute\n\nLines and branches of the C code that the CPU's tests and scripts have executed, by gcov: {COMMAND}, "
+                   f"{datetime.date.today()}. A branch is each way out of a condition. Among those never taken are the ways "
+                   "out of system calls and allocations that fail: these are tried by `make test-faults`, which is not counted here.\n\n"
+                   "| room | lines | | branches | |\n|---|---:|---:|---:|---:|\n")
+        for room in sorted(rooms, key=lambda room: (room == "all", room)):
+            done = rooms[room]
+            file.write(f"| {room} | {share(*done[:2])} | {share(*done[2:])} |\n")
+
+
+# ---- messages
+
+LITERALS = r'((?:"(?:[^"\\]|\\.)*"\s*(?:PRI\w+\s*|[A-Z_]+\s+)?)+)'
+CALL = re.compile(r'\b(?:error_set\(\s*[^,"]+,|die\()\s*' + LITERALS)
+
+
+def readable(literals):
+    """A format as its reader meets it: what is filled in as ..."""
+    text = "".join(part if part[:1] != '"' else part[1:-1] for part in re.findall(r'"(?:[^"\\]|\\.)*"|[A-Z_]\w+', literals))
+    text = re.sub(r"%(?:PRI\w+|JSON_INTEGER_FORMAT)|%[-+ #0]*[\d*]*(?:\.[\d*]+)?(?:hh|h|ll|l|z|j)?[diuxXeEfgGsc]", "...", text.replace("%%", "\0"))
+    return text.replace("\0", "%").replace('\\"', '"').replace("|", "\\|").replace("<", "&lt;")
+
+
+def messages_of(name, lines):
+    with open(name) as file:
+        text = file.read()
+    for match in CALL.finditer(text):
+        first, last = (1 + text.count("\n", 0, place) for place in (match.start(), match.end()))
+        yield first, readable(match.group(1)), any(lines.counts.get(number, 0) for number in range(first, last + 1))
+
+
+def write_refusals(path, files):
+    met = whole = 0
+    rows = []
+    for name in sorted(files):
+        for line, text, is_met in messages_of(name, files[name]):
+            met, whole = met + is_met, whole + 1
+            rows.append(f"| {text} | {name} | {'yes' if is_met else ''} |\n")
+    with open(path, "w") as file:
+        file.write(f"# Messages of refusal\n\nEvery message with which a program refuses a file, an option or a state of the machine; `...` is filled in: "
+                   f"the file, what was found. Made by {COMMAND}, {datetime.date.today()}, which also tells which of them the tests have "
+                   f"provoked: {met} of {whole}. The others need an allocation or a system call that fails, or another machine; "
+                   "`make test-faults` makes such calls fail.\n\n| message | in | met by the tests |\n|---|---|---|\n")
+        file.writelines(rows)
+
+
+def main():
+    files = read_counts(sys.argv[1])
+    write_coverage(os.path.join(sys.argv[2], "coverage.md"), files)
+    write_refusals(os.path.join(sys.argv[2], "refusals.md"), files)
+
+
+if __name__ == "__main__":
+    main()
