@@ -6,7 +6,7 @@ PROGRAMS := train_gpt2 sample_gpt2 evaluate tokenize stories inspect export_gguf
 
 # ---- what the machine has: compilers and libraries, probed by compiling and linking
 # (targets that set the machine up themselves first look afterwards, in a make of their own)
-SET_UP_FIRST := setup test quickstart compare experiments bench test-interop test-faults test-soak test-gpu bench-gpu fuzz clean help
+SET_UP_FIRST := setup test quickstart compare experiments bench test-interop test-faults test-soak test-sanitized coverage test-gpu bench-gpu fuzz clean help
 ifneq ($(filter-out $(SET_UP_FIRST),$(or $(MAKECMDGOALS),all)),)
 -include $(BUILD)/config.mk
 endif
@@ -53,6 +53,7 @@ OBJECTS        := $(LIBRARY_SOURCES:%.c=$(BUILD)/float/%.o)
 DOUBLE_OBJECTS := $(LIBRARY_SOURCES:%.c=$(BUILD)/double/%.o)
 
 .PHONY: all check quickstart compare experiments kernel-programs test test-programs run-tests test-interop test-faults test-soak
+.PHONY: test-sanitized coverage
 .PHONY: bench clean help setup flags install uninstall
 all: $(PROGRAMS)
 
@@ -146,6 +147,10 @@ test-faults: setup
 test-soak: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@dev/faults/soak.py --minutes "$(or $(MINUTES),60)"
+test-sanitized:
+	@dev/sanitized/run.sh
+coverage:
+	@dev/sanitized/run.sh coverage
 quickstart: setup
 	@$(MAKE) --no-print-directory -s -j$$(nproc) all
 	@scripts/quickstart.sh "$(ATTENTION)" "$(SECONDS)"
@@ -190,6 +195,9 @@ help:
 	@echo "make test-124M    one step of GPT-2 124M by the GPU's code on the CPU, beside the C trainer (minutes, 8 GB)"
 	@echo "make test-faults  every allocation and call on files fails once, in every program; kills and signals at each (15 minutes)"
 	@echo "make test-soak    2000 steps, ended and resumed 20 times, then an hour of sampling under random input (MINUTES=60)"
+	@echo "make test-sanitized  the CPU's tests under address, undefined-behaviour and thread sanitizers, a tiny model under valgrind"
+	@echo "make fuzz         every reader of files and options under libFuzzer and sanitizers (MINUTES=2 each)"
+	@echo "make coverage     what the CPU's tests execute, by gcov: docs/coverage.md and docs/refusals.md"
 	@echo "make check        compile everything with warnings as errors"
 	@echo "make test-interop compare with tiktoken, transformers, llama.cpp, lm-eval, TensorBoard (makes its own Python environments)"
 	@echo "make bench        side-by-side benchmarks"

@@ -98,6 +98,34 @@ outputs() {
 }
 outputs
 
+# ---- --strict: only weights that carry checksums
+
+strict_everywhere() { # name, part of the message, model: every program refuses it with --strict, and reads it without
+    for program in "./sample_gpt2 $3 --prompt-ids 1 --tokens 1" "./inspect $3" "./export_llmc $3 $work/strict.bin" \
+        "./train_gpt2 --train $work/train.bin --sequence 16 --batch 2 --steps 0 --quiet --force --init $3 --out $work/strict_run"; do
+        # shellcheck disable=SC2086
+        works "$1: without --strict: ${program%% *}" $program
+        # shellcheck disable=SC2086
+        refuses "$1: ${program%% *}" "$3: expected checksums for everything, as --strict demands, found $2; leave --strict out" $program --strict
+    done
+}
+# shellcheck disable=SC2086
+strict_weights() {
+    works "a run with checksums" ./train_gpt2 $small --steps 2 --out "$work/sums" --strict
+    works "resumed with --strict" ./train_gpt2 --resume "$work/sums" --steps 3 --quiet --strict
+    works "sampled with --strict" ./sample_gpt2 "$work/sums" --prompt-ids 1 --tokens 1 --strict
+    cp -r "$work/sums/step_00000003" "$work/bare"
+    rm "$work/bare/state.json" "$work/bare/optimizer.safetensors"
+    strict_everywhere "no state.json" "no state.json with them" "$work/bare"
+    check "an llm.c file" ./export_llmc "$work/sums" "$work/llmc.bin"
+    works "llm.c's file, without --strict" ./sample_gpt2 "$work/llmc.bin" --prompt-ids 1 --tokens 1
+    refuses "llm.c's file" "found a file of llm.c's, which has none; leave --strict out" ./sample_gpt2 "$work/llmc.bin" --prompt-ids 1 --strict
+    sed 's/xxh3:transformer.wpe/xxxx:transformer.wpe/' "$work/bare/model.safetensors" >"$work/unsigned.safetensors"
+    works "one tensor without a checksum, without --strict" ./inspect "$work/unsigned.safetensors"
+    refuses "one tensor without a checksum" "found tensors without; leave --strict out" ./inspect "$work/unsigned.safetensors" --strict
+}
+strict_weights
+
 # ---- sizes
 
 # A configuration of a million positions over a file with 32, where memory for a model of that size is not to be had.

@@ -1,4 +1,4 @@
-# Fuzzing (dev/fuzz/README.md): `make fuzz` builds the targets with clang, libFuzzer and sanitizers in build/fuzz; the test
+# Fuzzing (docs/testing.md): `make fuzz` builds the targets with clang, libFuzzer and sanitizers in build/fuzz; the test
 # dev/fuzz/test_corpora.sh builds them with this machine's compiler and replays what is kept in dev/fuzz/corpus.
 FUZZ_NAMES   := $(patsubst dev/fuzz/fuzz_%.c,%,$(wildcard dev/fuzz/fuzz_*.c))
 # FUZZ_DRIVER: what calls the target, libFuzzer with mutators of our own or replay.c
