@@ -343,10 +343,15 @@ json_t *attention_to_json(const Attention *attention, const AttentionConfig *con
 static int number_from_json(const Field *field, AttentionConfig *config, const json_t *json, Error *error) {
     double number = json_number_value(json);
     int is_right_type = field->type == OPTION_INT ? json_is_integer(json) : json_is_number(json);
-    if (!is_right_type) return error_set(error, "attention: \"%s\" must be a number", field->key);
+    if (!is_right_type)
+        return error_set(
+            error,
+            "attention: \"%s\" must be a number, found something else; mend the configuration or use another copy",
+            field->key);
     if (!(number >= field->least && number <= field->most)) {
-        return error_set(error, "attention: \"%s\" is %g, must be from %g to %g", field->key, number, field->least,
-                         field->most);
+        return error_set(error,
+                         "attention: \"%s\" is %g, must be from %g to %g; mend the configuration or use another copy",
+                         field->key, number, field->least, field->most);
     }
     if (field->type == OPTION_INT)
         *(int *)field_address(field, config) = (int)number;
@@ -360,8 +365,9 @@ static int field_from_json(const Field *field, AttentionConfig *config, const js
     const char *word = json_string_value(json);
     int index = word ? choice_index(field->choices, word) : -1;
     if (index < 0) {
-        return error_set(error, "attention: \"%s\" is \"%.40s\", must be one of %s", field->key,
-                         word ? word : "not a string", field->choices);
+        return error_set(
+            error, "attention: \"%s\" is \"%.40s\", must be one of %s; mend the configuration or use another copy",
+            field->key, word ? word : "not a string", field->choices);
     }
     *(int *)field_address(field, config) = index;
     return 0;
@@ -371,7 +377,10 @@ static int seed_from_json(AttentionConfig *config, const json_t *json, Error *er
     const char *text = json_string_value(json);
     char *end = NULL;
     if (text && text[0] >= '0' && text[0] <= '9') config->seed = strtoull(text, &end, 10);
-    if (!end || *end) return error_set(error, "attention: \"seed\" must be a number written as a string");
+    if (!end || *end)
+        return error_set(
+            error,
+            "attention: \"seed\" must be a number written as a string; mend the configuration or use another copy");
     return 0;
 }
 
@@ -390,7 +399,9 @@ int attention_from_json(const Attention **attention, AttentionConfig *config, co
     for (int i = 0, n = fields_of(list, found); i < n; i++) {
         const json_t *value = json_object_get(json, list[i].key);
         if (!value && list[i].written_with != ALWAYS) continue;
-        if (!value) return error_set(error, "attention %s: \"%s\" is missing", found->name, list[i].key);
+        if (!value)
+            return error_set(error, "attention %s: \"%s\" is missing; mend the configuration or use another copy",
+                             found->name, list[i].key);
         if (field_from_json(&list[i], config, value, error)) return -1;
     }
     const json_t *seed = json_object_get(json, "seed");

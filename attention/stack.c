@@ -103,8 +103,11 @@ int attention_stack_configure(AttentionStack *stack, const char *text, const Att
     int failed = 0;
     *stack = (AttentionStack){0};
     while (!failed && (entry = strsep(&rest, ","))) {
-        failed = stack->count == STACK_ENTRIES_MAX &&
-                 error_set(error, "option --attention: expected at most %d entries", STACK_ENTRIES_MAX);
+        failed =
+            stack->count == STACK_ENTRIES_MAX &&
+            error_set(error,
+                      "option --attention: expected at most %d entries, found more; slay*3 stands for three layers",
+                      STACK_ENTRIES_MAX);
         failed = failed || configure_entry(&stack->entries[stack->count], entry, given, options, error);
         stack->count++;
     }
@@ -153,7 +156,10 @@ int attention_stack_from_json(AttentionStack *stack, const AttentionConfig *size
         StackEntry *entry = &stack->entries[i];
         json_int_t n = layers ? json_integer_value(layers) : 1;
         entry->config = *sizes;
-        if (n < 1 || n > 1024) return error_set(error, "attention: \"layers\" must be a number from 1 to 1024");
+        if (n < 1 || n > 1024)
+            return error_set(
+                error,
+                "attention: \"layers\" must be a number from 1 to 1024; mend the configuration or use another copy");
         entry->layers = (int)n;
         if (attention_from_json(&entry->attention, &entry->config, one, error)) return -1;
     }

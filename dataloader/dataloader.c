@@ -362,7 +362,9 @@ static int read_targets(const DataLoader *loader, const Part *part, uint64_t fir
     for (size_t t = 0; t < n; t++) {
         targets[t] = row[t] == NO_TARGET ? -1 : row[t];
         if (targets[t] >= loader->config.vocab)
-            return error_set(error, "%.700s: target %d at position %llu, expected one below %d, or %d for none",
+            return error_set(error,
+                             "%.700s: target %d at position %llu, expected one below %d, or %d for none; make the file "
+                             "for this vocabulary",
                              part->own.path, targets[t], (unsigned long long)(first + t), loader->config.vocab,
                              NO_TARGET);
     }

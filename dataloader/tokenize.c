@@ -386,7 +386,9 @@ static int read_floor(json_t **floor_bits, const char *path, Error *error) {
     if (file_read(&text, &size, path, FLOOR_BYTES_MAX, error)) return -1;
     json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES, &problem);
     free(text);
-    if (!json) return error_set(error, "%.600s: not a JSON file: line %d: %.150s", path, problem.line, problem.text);
+    if (!json)
+        return error_set(error, "%.600s: not a JSON file: line %d: %.150s; give the one that stories has written", path,
+                         problem.line, problem.text);
     json_t *value = json_object_get(json, "floor_bits");
     int is_number = json_is_number(value) && isfinite(json_number_value(value));
     *floor_bits = is_number ? json_incref(value) : NULL;

@@ -64,7 +64,7 @@ ONLY_READ = {"make": "targets are resolved; make test would run itself", "mpirun
              "sbatch": "scripts/test_scripts.sh runs it",
              "dev/cuda_on_cpu/cudacc": "make test compiles every .cu file with it",
              "build": "tests and tools are targets; make test runs the tests",
-             "scripts/get_gpt2_vocab.sh": "needs a network"}
+             "scripts/get_gpt2_vocab.sh": "needs a network", "dev/faults/test_faults.py": ".ci/run runs it"}
 # What makes a command short: the last of equal options counts.
 SHORTER = {"train_gpt2": "--steps 7 --val-every 0", "sample_gpt2": "--tokens 20", "stories": ""}
 

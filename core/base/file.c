@@ -166,7 +166,8 @@ int file_read_stream(char **text, size_t *size, FILE *stream, const char *name, 
     }
     if (ferror(stream) || used > limit) {
         free(buffer);
-        if (used > limit) return error_set(error, "%.700s: larger than the limit of %zu bytes", name, limit);
+        if (used > limit)
+            return error_set(error, "%.700s: larger than the limit of %zu bytes; is it the right file?", name, limit);
         return error_set(error, "%.700s: cannot read: %s", name, strerror(errno));
     }
     buffer[used] = 0;

@@ -10,7 +10,8 @@ int evaluation_add(Evaluation *evaluation, const char *paths, const Tokenizer *t
     int failed = 0;
     while (!failed && (path = strsep(&rest, ","))) {
         if (evaluation->count == EVALUATION_SETS_MAX)
-            failed = error_set(error, "%.600s: expected at most %d sets", paths, EVALUATION_SETS_MAX);
+            failed = error_set(error, "%.600s: expected at most %d sets, found more; give the others to another run",
+                               paths, EVALUATION_SETS_MAX);
         else
             failed = choices_load(&evaluation->sets[evaluation->count], path, tokenizer, error);
         if (!failed) evaluation->count++;

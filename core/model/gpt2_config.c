@@ -132,7 +132,9 @@ static int check_model_type(const json_t *json, const char *path, Error *error) 
 // ---- JSON
 
 int gpt2_config_from_json(GPT2Config *config, const json_t *json, const char *path, Error *error) {
-    if (!json_is_object(json)) return error_set(error, "%.600s: expected a JSON object with a model's sizes", path);
+    if (!json_is_object(json))
+        return error_set(
+            error, "%.600s: expected a JSON object with a model's sizes, found something else; use another copy", path);
     if (check_model_type(json, path, error)) return -1;
     for (int i = 0; i < SIZE_COUNT; i++) {
         const json_t *value = json_object_get(json, sizes[i].key);

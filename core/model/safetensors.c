@@ -226,7 +226,9 @@ static int parse_shape(Tensor *tensor, uint64_t *bytes, const json_t *json, cons
         json_t *item = json_array_get(json, i);
         json_int_t value = json_integer_value(item);
         if (!json_is_integer(item) || value < 0 || size_multiply(*bytes, (uint64_t)value, bytes))
-            return error_set(error, "%.500s: tensor %s: dimension %zu is negative, too large or not a whole number",
+            return error_set(error,
+                             "%.500s: tensor %s: dimension %zu is negative, too large or not a whole number; the file "
+                             "is damaged: copy it again",
                              path, tensor->name, i);
         tensor->shape[i] = (uint64_t)value;
     }
@@ -238,15 +240,19 @@ static int parse_tensor(Tensor *tensor, const json_t *entry, const unsigned char
                         const char *path, Error *error) {
     uint64_t bytes = 0;
     if (strlen(tensor->name) > SAFETENSORS_NAME_MAX)
-        return error_set(error, "%.500s: a tensor's name is longer than %d bytes: %.60s...", path, SAFETENSORS_NAME_MAX,
-                         tensor->name);
+        return error_set(error,
+                         "%.500s: a tensor's name is longer than %d bytes: %.60s...; save it under a shorter one", path,
+                         SAFETENSORS_NAME_MAX, tensor->name);
     if (parse_dtype(tensor, json_object_get(entry, "dtype"), path, error)) return -1;
     if (parse_shape(tensor, &bytes, json_object_get(entry, "shape"), path, error)) return -1;
 
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last))
-        return error_set(error, "%.500s: tensor %s: expected two whole numbers as data_offsets", path, tensor->name);
+        return error_set(error,
+                         "%.500s: tensor %s: expected two whole numbers as data_offsets, found others; the file is "
+                         "damaged: copy it again",
+                         path, tensor->name);
     json_int_t begin = json_integer_value(first), end = json_integer_value(last);
     if (begin < 0 || begin > end || (uint64_t)end > available)
         return error_set(error,
@@ -254,7 +260,9 @@ static int parse_tensor(Tensor *tensor, const json_t *entry, const unsigned char
                          " to %" JSON_INTEGER_FORMAT "; the file is cut short or damaged: copy it again",
                          path, tensor->name, available, begin, end);
     if ((uint64_t)(end - begin) != bytes)
-        return error_set(error, "%.500s: tensor %s: dtype and shape need %" PRIu64 " bytes, the offsets hold %" PRIu64,
+        return error_set(error,
+                         "%.500s: tensor %s: dtype and shape need %" PRIu64 " bytes, the offsets hold %" PRIu64
+                         "; the file is damaged: copy it again",
                          path, tensor->name, bytes, (uint64_t)(end - begin));
     tensor->data = data + begin;
     return 0;
@@ -341,7 +349,11 @@ static int collect_tensors(Safetensors *file, const char *directory, const json_
     file->tensors = memory_allocate_zeroed(json_object_size(map) + 1, sizeof *file->tensors, "a tensor list");
     json_object_foreach((json_t *)map, name, entry) {
         const char *place = json_string_value(entry);
-        if (!place) return error_set(error, "%.500s: tensor %.255s: expected the name of a file", file->path, name);
+        if (!place)
+            return error_set(error,
+                             "%.500s: tensor %.255s: expected the name of a file, found something else; the file is "
+                             "damaged: copy it again",
+                             file->path, name);
         int part = part_named(file, directory, place, error);
         const Tensor *found = part < 0 ? NULL : safetensors_find(&file->parts[part], name);
         if (part < 0) return -1;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What the tests have executed of the C code, and every message of refusal. Called by `dev/sanitized/run.sh coverage`.
 
-  coverage.py OBJECTS DOCS      reads the counts beside the objects, writes DOCS/coverage.md and DOCS/refusals.md
+  coverage.py OBJECTS DOCS TEST...      reads the counts beside the objects, which the tests have left there; writes
+                                        DOCS/coverage.md and DOCS/refusals.md
 """
 import collections
 import datetime
@@ -63,7 +64,7 @@ def room_of(name):
     return os.path.dirname(name) or "the programs (train_gpt2.c, sample_gpt2.c, evaluate.c)"
 
 
-def write_coverage(path, files):
+def write_coverage(path, files, tests):
     rooms = collections.defaultdict(lambda: [0] * 4)
     for name, lines in files.items():
         for key in (room_of(name), "all"):
@@ -76,6 +77,8 @@ def write_coverage(path, files):
         for room in sorted(rooms, key=lambda room: (room == "all", room)):
             done = rooms[room]
             file.write(f"| {room} | {share(*done[:2])} | {share(*done[2:])} |\n")
+        names = ", ".join(sorted(os.path.splitext(os.path.basename(test))[0].removeprefix("test_") for test in tests))
+        file.write(f"\nThe tests were: {names}.\n")
 
 
 # ---- messages
@@ -116,7 +119,7 @@ def write_refusals(path, files):
 
 def main():
     files = read_counts(sys.argv[1])
-    write_coverage(os.path.join(sys.argv[2], "coverage.md"), files)
+    write_coverage(os.path.join(sys.argv[2], "coverage.md"), files, sys.argv[3:])
     write_refusals(os.path.join(sys.argv[2], "refusals.md"), files)
 
 
