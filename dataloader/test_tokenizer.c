@@ -733,8 +733,8 @@ static void test_train_equals_twin(void) {
     }
 }
 
-// More pieces and pairs than the tables begin with room for: 8192 and 32768. Bytes that are no letters, digits or spaces
-// stay together in a piece, whatever follows what.
+// More pieces and pairs than the tables begin with room for: 8192 and 32768. Bytes that are no letters, digits or
+// spaces stay together in a piece, whatever follows what.
 static void test_train_with_many_pieces_and_pairs(void) {
     enum { BYTES = 500000, PIECES = 8192, PAIRS = 32768 };
     static TwinTraining twin;

@@ -1,5 +1,5 @@
-// Lines that somebody types: at a terminal with the keys of a shell (emacs) and a history, else as they come. The prompt
-// is written to standard error, so that standard output can be piped.
+// Lines that somebody types: at a terminal with the keys of a shell (emacs) and a history, else as they come. The
+// prompt is written to standard error, so that standard output can be piped.
 #ifndef CORE_LINE_EDITOR_H
 #define CORE_LINE_EDITOR_H
 

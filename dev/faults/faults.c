@@ -11,9 +11,9 @@
 //
 // FAULTS_MOUNTS names a file that is opened instead of /proc/self/mountinfo.
 // FAULTS_REPORT names a file that receives the number of calls of each kind at the end. FAULTS_FORK names one that
-// receives a line for every single allocation, or every N-th with FAULTS_FORK_EVERY=N: at each the process forks, and the
-// child has it fail: NUMBER EXIT_CODE MESSAGES. A child that goes on ends with exit code 77 before it reads or changes
-// any file.
+// receives a line for every single allocation, or every N-th with FAULTS_FORK_EVERY=N: at each the process forks, and
+// the child has it fail: NUMBER EXIT_CODE MESSAGES. A child that goes on ends with exit code 77 before it reads or
+// changes any file.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

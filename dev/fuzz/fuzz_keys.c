@@ -1,6 +1,6 @@
-// Keys at the sampler's prompt: whatever is typed, the cursor stays within the line, a key that is not finished takes no
-// more bytes than there is room for, characters are the same forwards and backwards, and what is drawn fits the window. The input: the window's width, then
-// keys; after each line the next begins.
+// Keys at the sampler's prompt: whatever is typed, the cursor stays within the line, a key that is not finished takes
+// no more bytes than there is room for, characters are the same forwards and backwards, and what is drawn fits the
+// window. The input: the window's width, then keys; after each line the next begins.
 #define _GNU_SOURCE
 #include "core/sample/line_editor.c"
 #include "fuzz.h"
@@ -41,11 +41,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int width = (int)take_byte(&input);
     LineEditor *editor = memory_allocate_zeroed(1, sizeof *editor, "the line editor");
     editor->prompt = "> ";
-    setlocale(LC_CTYPE, "C.UTF-8");
+    if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
     begin_line(editor);
     while (input.size) {
         Outcome outcome = take_key(editor, (unsigned char)take_byte(&input));
-        if (input.size % 4 == 0 || outcome != EDITING) check_line(editor, width);
+        if (input.size % 16 == 0 || outcome != EDITING) check_line(editor, width);
         if (outcome == ENTERED) add_history(editor);
         if (outcome != EDITING) begin_line(editor);
     }

@@ -42,7 +42,7 @@ make -s setup CC=clang BUILD=$build &&
 
 # The longest input of a target: room for its structure, and no more, for long inputs take long.
 longest() {
-    case $1 in encode) echo 256 ;; options | vocabulary | metrics) echo 512 ;; safetensors) echo 1024 ;; checkpoint) echo 4096 ;; *) echo 2200 ;; esac
+    case $1 in encode | keys) echo 256 ;; options | vocabulary | metrics) echo 512 ;; safetensors) echo 1024 ;; checkpoint) echo 4096 ;; *) echo 2200 ;; esac
 }
 # DATE TARGET EXECUTIONS SECONDS BROKEN: added to what the target has done on that day, a row of results.tsv.
 add_result() {
