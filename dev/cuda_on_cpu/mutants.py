@@ -161,9 +161,11 @@ def run_test(path, test, environment, cpu_seconds):
     """Exit status, CPU seconds and output."""
     settings = dict(os.environ, OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', ASAN_OPTIONS='detect_leaks=0', TEST_STOP='1',
                     TEST_ONLY=test, **environment)
+    tree = re.match(r'(.*/tree)/(.*\.sh)$', path)  # a script finds programs and fixtures from where it is started
+    place, path = tree.groups() if tree else (None, path)
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(['sh', '-c', 'ulimit -c 0; ulimit -t "$1"; shift; exec "$@"', 'sh', str(int(cpu_seconds) + 1), path],
-                                   stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=settings)
+                                   stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=settings, cwd=place)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
