@@ -112,7 +112,7 @@ def write_refusals(path, files):
     with open(path, "w") as file:
         file.write(f"# Messages of refusal\n\nEvery message with which a program refuses a file, an option or a state of the machine; `...` is filled in: "
                    f"the file, what was found. Made by {COMMAND}, {datetime.date.today()}, which also tells which of them the tests have "
-                   f"provoked: {met} of {whole}. The others need an allocation or a system call that fails, or another machine; "
+                   f"provoked: {met} of {whole}. Most of the others need an allocation or a system call that fails, or another machine; "
                    "`make test-faults` makes such calls fail.\n\n| message | in | met by the tests |\n|---|---|---|\n")
         file.writelines(rows)
 
