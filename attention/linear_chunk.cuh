@@ -83,71 +83,77 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         return (size_t)parts * pass.NH * pass.HS;
     }
 
-    template <int COLUMNS> __device__ void begin(floatX *tile, const floatX *rows, size_t stride, int count) {
+    __device__ void begin(floatX *tile, int apart, const floatX *rows, size_t stride, int count) {
+        int thread = opaque((int)threadIdx.x);
         if (stages_async<floatX>(pass.HS))
-            stage_async<ROWS, COLUMNS>(tile, rows, stride, count, pass.HS, opaque((int)threadIdx.x), Tile::THREADS);
+            stage_async_by<Tile::THREADS, ROWS, WIDTH>(tile, rows, stride, count, pass.HS, thread, apart);
         else
-            stage_plainly<ROWS, COLUMNS>(tile, rows, stride, count, pass.HS, opaque((int)threadIdx.x), Tile::THREADS);
+            stage_plainly<ROWS, WIDTH>(tile, rows, stride, count, pass.HS, thread, Tile::THREADS, apart);
     }
     __device__ void begin_x(int side, int from) {
         if (from >= 0 && from < pass.T)
-            begin<WIDTH>(x[side], pass.qkv + row_at(from, part_of(side), 3), row_stride(3), pass.T - from);
+            begin(x[side], Tile::X_STRIDE, pass.qkv + row_at(from, part_of(side), 3), row_stride(3), pass.T - from);
     }
     __device__ const floatX *extended_rows(int side) const {
         return part_of(side) ? pass.qkv + row_at(first, 2, 3) : pass.dout + row_at(first, 0, 1);
     }
     __device__ void begin_extended(int side) {
         if constexpr (Walk::STAGES_RAW)
-            begin<Walk::EXTENDED>((floatX *)extended[side], extended_rows(side), row_stride(part_of(side) ? 3 : 1),
-                                  present);
+            begin((floatX *)extended[side], STRIDE, extended_rows(side), row_stride(part_of(side) ? 3 : 1), present);
     }
 
-    __device__ void finish_x(int side) {
-        for (int i = opaque((int)threadIdx.x); i < ROWS * WIDTH / 2; i += Tile::THREADS) {
-            floatX *at = x[side] + i / (WIDTH / 2) * Tile::X_STRIDE + i % (WIDTH / 2) * 2;
-            store_two(at, as_input(at[0]), as_input(at[1]));
+    // Rows (ROWS, WIDTH) of a tile, as they take part. Almost always they are in range already.
+    __device__ static void limit_rows(floatX *tile, int stride) {
+        constexpr int CHUNK = 16 / (int)sizeof(floatX), CHUNKS = WIDTH / CHUNK;
+        for (int i = opaque((int)threadIdx.x); i < ROWS * CHUNKS; i += Tile::THREADS) {
+            floatX *at = tile + i / CHUNKS * stride + i % CHUNKS * CHUNK;
+            if (are_inputs<floatX>(*(const uint4 *)at)) continue;
+            for (int c = 0; c < CHUNK; c++) at[c] = from_float<floatX>(as_input(at[c]));
         }
     }
-    // Two neighbouring numbers of the extended rows as they are in memory.
+    __device__ void finish_x(int side) {
+        limit_rows(x[side], Tile::X_STRIDE);
+    }
+    // Two neighbouring numbers, the first in column c, of a row of a tensor; zeros where there are none.
+    __device__ float2 two_of_row(const floatX *row, int c, bool is_there) const {
+        if (pass.HS % 2 == 0) return is_there && c < pass.HS ? load_two(row + c) : make_float2(0, 0);
+        return make_float2(is_there && c < pass.HS ? to_float(row[c]) : 0.0f,
+                           is_there && c + 1 < pass.HS ? to_float(row[c + 1]) : 0.0f);
+    }
+    // Of the extended rows as they are in memory.
     __device__ float2 raw_two(int side, int row, int c) const {
-        if constexpr (Walk::STAGES_RAW) {
-            const Operand *at = extended[side] + row * STRIDE + c;
-            return make_float2(to_float(at[0]), to_float(at[1]));
-        } else {
-            const floatX *at = extended_rows(side) + row * row_stride(part_of(side) ? 3 : 1) + c;
-            bool is_there = row < present;
-            return make_float2(is_there && c < pass.HS ? to_float(at[0]) : 0.0f,
-                               is_there && c + 1 < pass.HS ? to_float(at[1]) : 0.0f);
-        }
+        if constexpr (Walk::STAGES_RAW) return load_two(extended[side] + row * STRIDE + c);
+        return two_of_row(extended_rows(side) + row * row_stride(part_of(side) ? 3 : 1), c, row < present);
     }
     // What stands beside the vector; columns beyond it are 0.
     __device__ void set_beside(int side, int row, int pair, float number) {
         store_two(extended[side] + row * STRIDE + WIDTH + 2 * pair, pair ? 0.0f : number, 0.0f);
     }
     __device__ void finish_values(int side) {
-        constexpr int PAIRS = Walk::EXTENDED / 2;
-        for (int i = opaque((int)threadIdx.x); i < ROWS * PAIRS; i += Tile::THREADS) {
-            int row = i / PAIRS, c = i % PAIRS * 2;
-            if (c < WIDTH) {
-                float2 two = raw_two(side, row, c);
-                store_two(extended[side] + row * STRIDE + c, as_input(two.x), as_input(two.y));
-            } else {
-                set_beside(side, row, (c - WIDTH) / 2, row < present ? 1.0f : 0.0f);
+        constexpr int PAIRS = WIDTH / 2, BESIDE = (Walk::EXTENDED - WIDTH) / 2;
+        if constexpr (Walk::STAGES_RAW)
+            limit_rows((floatX *)extended[side], STRIDE);
+        else
+            for (int i = opaque((int)threadIdx.x); i < ROWS * PAIRS; i += Tile::THREADS) {
+                float2 two = raw_two(side, i / PAIRS, i % PAIRS * 2);
+                store_two(extended[side] + i / PAIRS * STRIDE + i % PAIRS * 2, as_input(two.x), as_input(two.y));
             }
-        }
+        for (int i = opaque((int)threadIdx.x); i < ROWS * BESIDE; i += Tile::THREADS)
+            set_beside(side, i / BESIDE, i % BESIDE, i / BESIDE < present ? 1.0f : 0.0f);
     }
     // (dout / g, beta); four lanes have a row.
     __device__ void finish_gradient(int side) {
         for (int row = opaque((int)threadIdx.x) / 4; row < ROWS; row += Tile::THREADS / 4) {
             int lane = threadIdx.x % 4;
             bool is_there = row < present;
-            float dot = 0, g = is_there ? pass.denominators[(size_t)task * pass.T + first + row] : 1.0f;
+            float dot = 0, g = is_there ? pass.denominators[(size_t)task * pass.T + first + row] : 1.0f,
+                  inverse = 1 / g;
             const floatX *out = pass.out + row_at(first, 0, 1) + row * row_stride(1);
+#pragma unroll
             for (int c = 2 * lane; c < WIDTH; c += 8) {
-                float2 two = raw_two(side, row, c);
-                if (is_there && c < pass.HS) dot += two.x * to_float(out[c]);
-                if (is_there && c + 1 < pass.HS) dot += two.y * to_float(out[c + 1]);
-                store_two(extended[side] + row * STRIDE + c, two.x / g, two.y / g);
+                float2 two = raw_two(side, row, c), out_two = two_of_row(out, c, is_there);
+                dot += two.x * out_two.x + two.y * out_two.y;
+                store_two(extended[side] + row * STRIDE + c, two.x * inverse, two.y * inverse);
             }
             dot = quad_sum(dot);
             float beta = is_there ? sum_gradient(dot, g, pass.rule) : 0.0f;
@@ -163,7 +169,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 
     // ---- features
 
-    // What rounds a slice up to whole octets and operands is 0. The gradients of the chunk before may have been there.
+    // What rounds a slice up to whole octets and operands is 0: from the start where features have a place of their own,
+    // else chunk by chunk: the gradients of the one before may have been there.
     __device__ void clear_padding(int side) {
         int inners = slice_inners16(pass.slice), spare = inners - pass.slice.inners;
         for (int i = opaque((int)threadIdx.x); i < ROWS * spare; i += Tile::THREADS)
@@ -722,6 +729,20 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
                 use(row, octet * 8 + sum_column(i % 4), results[i / 4].x[i % 4]);
         }
     }
+    // The results, times their rows' factors, to a part of a tensor (B, T, parts, C).
+    __device__ void write_results(int part, int parts, const float (&factor)[2]) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = first_row() + sum_row(2 * half);
+            floatX *to = pass.to + row_at(first + row, part, parts);
+#pragma unroll
+            for (int i = 0; i < Walk::OWN_OCTETS; i++) {
+                int column = Walk::own_octet(part_of_warp<Tile>(), i) * 8 + sum_column(0);
+                const float *x = results[i].x + 2 * half;
+                if (row < present) store_columns(to, column, pass.HS, x[0] * factor[half], x[1] * factor[half]);
+            }
+        }
+    }
     __device__ void complete_results() {
         if (pass.is_first_slice && pass.is_last_slice) return;
         for_each_result([&](int row, int column, float &number) {
@@ -736,10 +757,13 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         });
         __syncthreads();
         if (!pass.is_last_slice) return;
-        for_each_result([&](int row, int column, float &number) {
-            float g = stabilised(numbers.sum[row], pass.rule);
-            if (column < pass.HS) pass.to[row_at(first + row, 0, 1) + column] = from_float<floatX>(number / g);
-        });
+        float inverse[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = first_row() + sum_row(2 * half);
+            inverse[half] = row < present ? 1 / stabilised(numbers.sum[row], pass.rule) : 0.0f;
+        }
+        write_results(0, 1, inverse);
         for (int row = opaque((int)threadIdx.x); row < present; row += Tile::THREADS) {
             float sum = numbers.sum[row], g = stabilised(sum, pass.rule);
             if (pass.denominators) pass.denominators[(size_t)task * pass.T + first + row] = g;
@@ -749,19 +773,22 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
     __device__ void write_value_gradients() {
         complete_results();
         if (!pass.is_last_slice) return;
-        for_each_result([&](int row, int column, float &number) {
-            if (column < pass.HS) pass.to[row_at(first + row, 2, 3) + column] = from_float<floatX>(number);
-        });
+        write_results(2, 3, {1, 1});
     }
     // dx, in shared memory, goes out.
     __device__ void write_input_gradients(const float *dx) {
-        for_each_number<Tile>(pass.HS, [&](int row, int c) {
-            if (row >= present) return;
-            float number = dx[row * Tile::DX_STRIDE + c];
-            bool is_result = true;
-            if (pass.partial_dx) is_result = complete(&number, partial_at(pass.partial_dx, WIDTH, row) + c);
-            if (is_result) pass.to[row_at(first + row, part_of(THE_ROWS), 3) + c] = from_float<floatX>(number);
-        });
+        constexpr int PAIRS = WIDTH / 2;
+        for (int i = opaque((int)threadIdx.x); i < ROWS * PAIRS; i += Tile::THREADS) {
+            int row = i / PAIRS, c = i % PAIRS * 2;
+            if (row >= present || c >= pass.HS) continue;
+            float2 two = load_two(dx + row * Tile::DX_STRIDE + c);
+            if (pass.partial_dx) {
+                float *partial = partial_at(pass.partial_dx, WIDTH, row) + c;
+                complete(&two.x, partial), complete(&two.y, partial + 1);
+            }
+            if (!pass.partial_dx || pass.is_last_slice)
+                store_columns(pass.to + row_at(first + row, part_of(THE_ROWS), 3), c, pass.HS, two.x, two.y);
+        }
     }
 
     // ---- one chunk
@@ -774,8 +801,10 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         copies_wait<1>();
         __syncthreads();
 #pragma unroll
-        for (int side = has_results(MODE) ? THE_ROWS : THE_OTHERS; side < 2; side++)
-            finish_x(side), clear_padding(side);
+        for (int side = has_results(MODE) ? THE_ROWS : THE_OTHERS; side < 2; side++) {
+            finish_x(side);
+            if constexpr (!Map::IS_PRODUCT) clear_padding(side);
+        }
         __syncthreads();
         if constexpr (has_results(MODE)) {
             make_features(THE_ROWS);
@@ -839,6 +868,8 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         int from = (int)blockIdx.x * pass.segment_rows, to = min(from + pass.segment_rows, pass.T);
         int chunks = (to - from + ROWS - 1) / ROWS;
         load_state();
+        if constexpr (Map::IS_PRODUCT)
+            for (int side = has_results(MODE) ? THE_ROWS : THE_OTHERS; side < 2; side++) clear_padding(side);
         for (int i = 0; i < chunks; i++) {
             int chunk = walks_backwards(MODE) ? chunks - 1 - i : i;
             int step = walks_backwards(MODE) ? -ROWS : ROWS;

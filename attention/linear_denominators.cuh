@@ -14,6 +14,19 @@ template <typename Number> __device__ static inline float as_input(Number number
     return (below < -most ? -most : below) + (x - x);
 }
 
+// Whether all numbers of 16 bytes are as as_input would have them: no number's bits, without its sign, are above the
+// limit's. Those of two bf16 numbers are compared at once.
+template <typename Number> __device__ static inline bool are_inputs(uint4 numbers) {
+    constexpr bool is_short = sizeof(Number) == 2;
+    const uint32_t signs = is_short ? 0x80008000u : 0x80000000u;
+    uint32_t most = __float_as_uint((float)LARGEST_INPUT), room = 0x7fffffffu - most;
+    if (is_short) room = (room >> 16) * 0x00010001u;
+    uint32_t x[4] = {numbers.x, numbers.y, numbers.z, numbers.w}, beyond = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) beyond |= (x[i] & ~signs) + room;
+    return !(beyond & signs);
+}
+
 typedef struct {
     float delta;
     int clamp, is_signed;

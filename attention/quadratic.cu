@@ -160,7 +160,7 @@ __global__ static void __launch_bounds__(PREPARE_THREADS) prepare_kernel(Prepare
     bool wild = measure_row(p.query_measures, head, row % p.n, q, HS, p);
     wild |= measure_row(p.key_measures, head, place, q + C, HS, p);
     for (int d = tile_lane(); d < HS; d += 32) {
-        wild |= !(fabsf(to_float(v[d])) <= LARGEST_INPUT);
+        wild |= !(fabsf(to_float(v[d])) <= LARGEST_TAME_VALUE);
         if (!p.cache) continue;
         floatX *to = p.cache + (size_t)place * 2 * C + (size_t)h * HS;
         to[d] = as_input(q[C + d]), to[C + d] = as_input(v[d]);
@@ -240,7 +240,8 @@ template <int WIDTH> struct OutputTiles { // shared memory
 // the gradient of its score is their difference 0, and not a rounding error for a steep kernel to magnify.
 template <int WIDTH>
 __global__ static void __launch_bounds__(OutputTiles<WIDTH>::THREADS)
-    dot_outputs(float *output_dots, int *wild, const floatX *dout, const floatX *out, int T, int C, int NH, int HS) {
+    dot_outputs(float *output_dots, int *wild, const floatX *dout, const floatX *out, const float *saved, int T, int C,
+                int NH, int HS) {
     typedef OutputTiles<WIDTH> Tiles;
     extern __shared__ uint4 shared[];
     Tiles &s = *reinterpret_cast<Tiles *>(shared);
@@ -253,8 +254,11 @@ __global__ static void __launch_bounds__(OutputTiles<WIDTH>::THREADS)
     copies_wait<0>();
     __syncthreads();
     bool bad = false;
-    for (int i = (int)threadIdx.x; i < Tiles::ROWS * WIDTH; i += Tiles::THREADS)
-        bad |= !(fabsf(to_float(s.douts[i / WIDTH * Tiles::STRIDE + i % WIDTH])) <= LARGEST_INPUT);
+    const float *inverses = saved + ((size_t)head * 2 + 1) * row_stride(T) + first;
+    for (int i = (int)threadIdx.x; i < present * WIDTH; i += Tiles::THREADS) {
+        float dout_here = to_float(s.douts[i / WIDTH * Tiles::STRIDE + i % WIDTH]);
+        bad |= !(fabsf(dout_here) * fmaxf(inverses[i / WIDTH], 1) <= LARGEST_TAME_GRADIENT);
+    }
     if (__syncthreads_or(bad)) {
         clamp_rows<Tiles::ROWS, WIDTH>(s.douts);
         if (threadIdx.x == 0) atomicOr(wild + head, 1);
@@ -273,25 +277,25 @@ __global__ static void __launch_bounds__(OutputTiles<WIDTH>::THREADS)
 }
 
 template <int WIDTH>
-static void launch_dot_outputs(float *output_dots, int *wild, const floatX *dout, const floatX *out,
+static void launch_dot_outputs(float *output_dots, int *wild, const floatX *dout, const floatX *out, const float *saved,
                                const AttentionConfig *config, cudaStream_t stream) {
     typedef OutputTiles<WIDTH> Tiles;
     allow_shared_memory<Tiles>(dot_outputs<WIDTH>);
     dim3 grid(config->B * config->NH, tiles_of(config->T, Tiles::ROWS));
-    dot_outputs<WIDTH><<<grid, Tiles::THREADS, sizeof(Tiles), stream>>>(output_dots, wild, dout, out, config->T,
+    dot_outputs<WIDTH><<<grid, Tiles::THREADS, sizeof(Tiles), stream>>>(output_dots, wild, dout, out, saved, config->T,
                                                                         config->C, config->NH, config->HS);
     launch_check();
 }
 
-void quadratic_gpu_output_dots(float *output_dots, int *wild, const floatX *dout, const floatX *out,
+void quadratic_gpu_output_dots(float *output_dots, int *wild, const floatX *dout, const floatX *out, const float *saved,
                                const AttentionConfig *config, cudaStream_t stream) {
     int width = quadratic_gpu_width(config);
     if (width == 32)
-        launch_dot_outputs<32>(output_dots, wild, dout, out, config, stream);
+        launch_dot_outputs<32>(output_dots, wild, dout, out, saved, config, stream);
     else if (width == 64)
-        launch_dot_outputs<64>(output_dots, wild, dout, out, config, stream);
+        launch_dot_outputs<64>(output_dots, wild, dout, out, saved, config, stream);
     else
-        launch_dot_outputs<128>(output_dots, wild, dout, out, config, stream);
+        launch_dot_outputs<128>(output_dots, wild, dout, out, saved, config, stream);
 }
 
 // ---- the end of decoding

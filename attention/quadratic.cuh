@@ -66,8 +66,8 @@ Prepare quadratic_gpu_arrival(const Attend *a, float *cache);
 void quadratic_gpu_prepare(const Prepare *prepare, const AttentionConfig *config, cudaStream_t stream);
 // With decay: what each head sees, to `reaches`.
 void quadratic_gpu_reaches(Reach *reaches, const float *parameters, const AttentionConfig *config, cudaStream_t stream);
-// <dout, out>; heads with a dout out of range become wild.
-void quadratic_gpu_output_dots(float *output_dots, int *wild, const floatX *dout, const floatX *out,
+// <dout, out>; heads with a dout that is too large to be tame become wild.
+void quadratic_gpu_output_dots(float *output_dots, int *wild, const floatX *dout, const floatX *out, const float *saved,
                                const AttentionConfig *config, cudaStream_t stream);
 // Adds what each head has gathered in dlog_decays to the gradient of a learned decay.
 void quadratic_gpu_decay_gradient(float *dparameters, const double *dlog_decays, int tiles, const float *parameters,
@@ -115,7 +115,7 @@ void quadratic_gpu_backward(floatX *dqkv, float *dparameters, const floatX *dout
     QuadraticWork work = quadratic_gpu_work(work_base, config);
     prepare_any<Score>(quadratic_gpu_whole(qkv, &work, config), config, stream);
     quadratic_gpu_reaches(work.reaches, parameters, config, stream);
-    quadratic_gpu_output_dots(work.output_dots, work.wild, dout, out, config, stream);
+    quadratic_gpu_output_dots(work.output_dots, work.wild, dout, out, saved, config, stream);
     Differentiate a = {};
     a.common = quadratic_gpu_attend(NULL, NULL, qkv, &work, config).common;
     a.common.scale = scale_of<Score>(config);

@@ -35,34 +35,42 @@ template <int WIDTH, bool OWNS_KEYS> struct RowGradients { // of a warp; numbers
 
 // ---- rows
 
-// Starts to bring rows first.. of q and dout (KEYS false), or of k and v, to shared memory.
-template <bool KEYS, int THREADS, int ROWS, int WIDTH>
-__device__ void stage_side(floatX *rows, floatX *partners, int head, int first, const Differentiate &a) {
+typedef struct { // the queries of a head with dout, or its keys with their values
+    const floatX *rows, *partners;
+    const float *measures;
+} HeadSide;
+
+template <bool KEYS> __device__ HeadSide side_of_head(int head, const Differentiate &a) {
     const Common &c = a.common;
-    size_t row = (size_t)(head / c.NH) * a.T + first, column = (size_t)(head % c.NH) * c.HS;
-    int present = min(ROWS, a.T - first);
+    size_t row = (size_t)(head / c.NH) * a.T, column = (size_t)(head % c.NH) * c.HS;
     const floatX *q = a.qkv + row * 3 * c.C + column;
-    stage_rows<THREADS, ROWS, WIDTH>(rows, KEYS ? q + c.C : q, 3 * (size_t)c.C, present, c.HS);
-    stage_rows<THREADS, ROWS, WIDTH>(partners, KEYS ? q + 2 * c.C : a.dout + row * c.C + column,
-                                     (KEYS ? 3 : 1) * (size_t)c.C, present, c.HS);
+    const RowMeasures &measures = KEYS ? a.key_measures : a.query_measures;
+    return {KEYS ? q + c.C : q, KEYS ? q + 2 * c.C : a.dout + row * c.C + column,
+            measures.numbers + (size_t)head * measures.stride};
+}
+
+// Starts to bring the rows from `first` on, and their partners, to shared memory.
+template <bool KEYS, int THREADS, int ROWS, int WIDTH>
+__device__ void stage_side(floatX *rows, floatX *partners, const HeadSide &from, int first, const Differentiate &a) {
+    size_t C = (size_t)a.common.C, partner_stride = (KEYS ? 3 : 1) * C;
+    stage_rows<THREADS, ROWS, WIDTH>(rows, from.rows + first * 3 * C, 3 * C, a.T - first, a.common.HS);
+    stage_rows<THREADS, ROWS, WIDTH>(partners, from.partners + first * partner_stride, partner_stride, a.T - first,
+                                     a.common.HS);
 }
 
 // A tile of columns, with what is known of them.
 template <class Score, bool OWNS_KEYS, int WIDTH>
-__device__ void stage_columns(typename DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::Stage &stage, int head, int first,
-                              const Differentiate &a) {
+__device__ void stage_columns(typename DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::Stage &stage, const HeadSide &from,
+                              int head, int first, const Differentiate &a) {
     typedef DifferentiateTiles<Score, WIDTH, OWNS_KEYS> Tiles;
     constexpr int COLUMNS = Tiles::COLUMNS;
     constexpr bool KEYS = !OWNS_KEYS;
-    int present = min(COLUMNS, a.T - first), stride = row_stride(a.T);
-    stage_side<KEYS, Tiles::THREADS, COLUMNS, WIDTH>(stage.rows, stage.partners, head, first, a);
-    if (Score::uses_distance) {
-        const RowMeasures &measures = KEYS ? a.key_measures : a.query_measures;
-        stage_numbers<COLUMNS>(stage.measures, measures.numbers + (size_t)head * measures.stride + first, present);
-    }
+    int present = a.T - first, stride = row_stride(a.T);
+    stage_side<KEYS, Tiles::THREADS, COLUMNS, WIDTH>(stage.rows, stage.partners, from, first, a);
+    if (Score::uses_distance) stage_numbers<COLUMNS>(stage.measures, from.measures + first, present);
     if (!KEYS) {
         const float *levels = a.saved + (size_t)head * 2 * stride + first;
-        stage_numbers<COLUMNS>(stage.levels, levels, present);
+        if (Score::normalizer == NORMALIZER_SOFTMAX) stage_numbers<COLUMNS>(stage.levels, levels, present);
         stage_numbers<COLUMNS>(stage.inverses, levels + stride, present);
         stage_numbers<COLUMNS>(stage.output_dots, a.output_dots + (size_t)head * stride + first, present);
     }
@@ -89,65 +97,92 @@ __device__ void begin_rows(RowGradients<WIDTH, OWNS_KEYS> &rows, int head, int f
 // ---- pairs
 
 typedef struct {
-    float weight, slope; // of the pair, and the gradient of its score
-    float decay;         // what reaches the logarithm of the decay
+    float weight;               // of the pair
+    float slope;                // the gradient of its dot product
+    float pull_from, pull_part; // whose product is the pull: of tame pairs a part of the slope
+    float decay;                // what reaches the logarithm of the decay
 } PairGradient;
 
-// `d_weight` is the gradient of the weight, <dout, v>. PLAIN: as for `weigh`.
-template <class Score, bool PLAIN>
-__device__ PairGradient differentiate_pair(float dot, float distance, float d_weight, const QueryNumbers &query,
-                                           float log2_decay, int apart, float eps) {
+// Of a pair without decay, where nothing is huge. `d_weight` is the gradient of the weight, <dout, v>.
+template <class Score>
+__device__ PairGradient tame_gradient(float dot, float spread, float d_weight, const QueryNumbers &query) {
+    constexpr bool softmax = Score::normalizer == NORMALIZER_SOFTMAX;
     PairGradient pair = {};
-    float score = score_of<Score, !PLAIN>(dot, distance, eps), slope = d_weight - query.output_dot;
-    if (Score::normalizer == NORMALIZER_SOFTMAX) {
-        if (!PLAIN && log2_decay != 0) score = faded<Score>(score, log2_decay, apart);
-        pair.weight = exp2_approximately(score - query.level) * query.inverse;
-        pair.slope = limit(pair.weight * slope, LARGEST_SLOPE);
-        pair.decay = (float)apart * pair.slope;
-        return pair;
-    }
-    float fade = PLAIN || log2_decay == 0 ? 1.0f : exp2_approximately(log2_decay * (float)apart);
-    pair.weight = score * (fade * query.inverse);
-    pair.slope = limit(slope * query.inverse, LARGEST_SLOPE) * fade;
-    pair.decay = (float)apart * limit(pair.weight * slope, LARGEST_SLOPE);
+    float times = Score::uses_distance ? 2 : 1, slope = fmaf(times, d_weight, -times * query.output_dot);
+    float quotient = Score::quotient(dot, spread);
+    float share =
+        query.inverse * (softmax ? exp2_approximately(score_of<Score, false>(dot, spread) - query.level) : quotient);
+    pair.weight = softmax ? share : dot * share;
+    pair.slope = slope * (softmax && Score::uses_distance ? share * quotient : share);
+    pair.pull_from = pair.slope, pair.pull_part = quotient;
     return pair;
 }
 
+// Of any pair.
+template <class Score>
+__device__ PairGradient limited_gradient(float dot, float spread, float d_weight, const QueryNumbers &query,
+                                         float log2_decay, int apart) {
+    PairGradient pair = {};
+    float score = score_of<Score, true>(dot, spread), slope = d_weight - query.output_dot;
+    if (Score::normalizer == NORMALIZER_SOFTMAX) {
+        if (log2_decay != 0) score = faded<Score>(score, log2_decay, apart);
+        pair.weight = exp2_approximately(score - query.level) * query.inverse;
+        pair.slope = limit(pair.weight * slope, LARGEST_SLOPE);
+        pair.decay = (float)apart * pair.slope;
+    } else {
+        float fade = log2_decay == 0 ? 1.0f : exp2_approximately(log2_decay * (float)apart);
+        pair.weight = score * (fade * query.inverse);
+        pair.slope = limit(slope * query.inverse, LARGEST_SLOPE) * fade;
+        pair.decay = (float)apart * limit(pair.weight * slope, LARGEST_SLOPE);
+    }
+    float by_score = pair.slope;
+    pair.pull_from = Score::slopes(pair.slope, dot, spread), pair.pull_part = 1;
+    if (log2_decay != 0 || !(fabsf(score) < LARGEST_SCORE && fabsf(by_score) < LARGEST_SLOPE)) return pair;
+    // Where no limit was met, with the bits of tame tiles: what a head's other rows are must not show.
+    PairGradient tame = tame_gradient<Score>(dot, spread, d_weight, query);
+    tame.decay = pair.decay;
+    bool is_tame = fabsf(tame.pull_part) < LARGEST_SLOPE && fabsf(tame.slope) < LARGEST_SLOPE &&
+                   fabsf(tame.pull_from * tame.pull_part) < LARGEST_SLOPE;
+    return is_tame ? tame : pair;
+}
+
+// What is known of the query of a pair.
+template <bool OWNS_KEYS, int WIDTH, class Stage>
+__device__ QueryNumbers query_of(const RowGradients<WIDTH, OWNS_KEYS> &rows, const Stage &stage, int half, int column) {
+    if (!OWNS_KEYS) return rows.queries[half];
+    return {stage.levels[column], stage.inverses[column], stage.output_dots[column]};
+}
+
 // Turns dot products into the gradients of the products of rows as they are in memory, and `d_weights` into weights.
-// Pairs in `near` leave their pulls in place of their distances; others leave 0 there.
-template <class Score, bool OWNS_KEYS, bool PLAIN, int WIDTH, int N>
+// Pairs in `near`, which only CAREFUL tiles have, leave their pulls in place of their spreads; others leave 0 there.
+template <class Score, bool OWNS_KEYS, Care CARE, int WIDTH, int N>
 __device__ void differentiate_pairs(RowGradients<WIDTH, OWNS_KEYS> &rows, Pairs<Score, N> &pairs,
                                     SumFragment (&d_weights)[N],
                                     const typename DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::Stage &stage,
-                                    unsigned near, const View<OWNS_KEYS> &view, float log2_decay, float eps) {
+                                    unsigned near, const View<OWNS_KEYS> &view, float log2_decay) {
     float dlog_decay = 0;
 #pragma unroll
     for (int e = 0; e < 4 * N; e++) {
         int half = e / 2 % 2, row = sum_row(e % 4), column = e / 4 * 8 + sum_column(e % 4);
-        float &dot = pairs.dots[e / 4].x[e % 4], &distance = pairs.distances[e / 4].x[e % 4];
-        QueryNumbers query = rows.queries[half];
-        if (OWNS_KEYS) query = {stage.levels[column], stage.inverses[column], stage.output_dots[column]};
-        PairGradient pair = differentiate_pair<Score, PLAIN>(dot, distance, d_weights[e / 4].x[e % 4], query,
-                                                             log2_decay, view.distance(row, column), eps);
-        if (!PLAIN && !view.sees(row, column)) pair = {};
-        if (!PLAIN && OWNS_KEYS) dlog_decay += pair.decay;
-        float slope = pair.slope;
-        if (Score::uses_distance) {
-            float pull = Score::slopes(slope, dot, distance, eps);
-            if (!PLAIN && !view.sees(row, column)) slope = pull = 0; // the slopes of what is hidden may be NaN
-            if (!PLAIN) {
-                bool is_near = near >> e & 1;
-                distance = is_near ? pull : 0.0f;
-                pull = is_near ? 0.0f : pull;
-            }
-            slope += pull;
-            rows.pulls[half] += pull;
-            slope *= Score::unit_length ? stage.measures[column] : 1.0f;
+        float &dot = pairs.dots[e / 4].x[e % 4], &spread = pairs.spreads[e / 4].x[e % 4];
+        float &d_weight = d_weights[e / 4].x[e % 4];
+        QueryNumbers query = query_of(rows, stage, half, column);
+        PairGradient pair = CARE == CAREFUL ? limited_gradient<Score>(dot, spread, d_weight, query, log2_decay,
+                                                                      view.distance(row, column))
+                                            : tame_gradient<Score>(dot, spread, d_weight, query);
+        if (CARE != PLAIN && !view.sees(row, column)) pair = {}; // the slopes of what is hidden may be NaN
+        if (CARE == CAREFUL && OWNS_KEYS) dlog_decay += pair.decay;
+        if (CARE == CAREFUL && Score::uses_distance) {
+            bool is_near = near >> e & 1;
+            spread = is_near ? pair.pull_from * pair.pull_part : 0.0f;
+            if (is_near) pair.pull_part = 0;
         }
-        dot = slope;
-        d_weights[e / 4].x[e % 4] = pair.weight;
+        dot = pair.slope, d_weight = pair.weight;
+        if (!Score::uses_distance) continue;
+        rows.pulls[half] = fmaf(pair.pull_from, pair.pull_part, rows.pulls[half]);
+        dot = fmaf(pair.pull_from, pair.pull_part, dot) * (Score::unit_length ? stage.measures[column] : 1.0f);
     }
-    if (!PLAIN && OWNS_KEYS) rows.dlog_decay += dlog_decay;
+    if (CARE == CAREFUL && OWNS_KEYS) rows.dlog_decay += dlog_decay;
 }
 
 // Pairs that are near are pulled together along the difference itself, where pull k - pull q would cancel. `pulls` are
@@ -195,10 +230,11 @@ __device__ void differentiate_tile(RowGradients<WIDTH, OWNS_KEYS> &rows,
     multiply_rows<WIDTH, N, OWNS_KEYS>(d_weights, stage.partners, [&](LeftFragment<floatX> &a, int k) {
         load_left(a, tiles.partners + warp_row * AT + 16 * k, AT);
     });
-    bool is_near = pairs.compare(rows.measures, stage.measures, product_scale<Score>(c));
+    bool is_near = pairs.compare(rows.measures, stage.measures, product_scale<Score>(c), c.eps);
     if constexpr (Score::uses_distance) is_near = __any_sync(ALL_LANES, is_near);
-    if (!wild && !is_near && log2_decay == 0 && view.is_full(Tiles::COLUMNS)) {
-        differentiate_pairs<Score, OWNS_KEYS, true>(rows, pairs, d_weights, stage, 0, view, 0, c.eps);
+    bool tame = !wild && !is_near && log2_decay == 0;
+    if (tame && view.is_full(Tiles::COLUMNS)) {
+        differentiate_pairs<Score, OWNS_KEYS, PLAIN>(rows, pairs, d_weights, stage, 0, view, 0);
         add_rows<true, WIDTH, N>(rows.gradient, pairs.dots, stage.rows, 0, 0);
         if constexpr (OWNS_KEYS) add_rows<true, WIDTH, N>(rows.values, d_weights, stage.partners, 0, 0);
         return;
@@ -207,11 +243,14 @@ __device__ void differentiate_tile(RowGradients<WIDTH, OWNS_KEYS> &rows,
     if constexpr (Score::uses_distance)
         if (is_near) {
             near = pairs.near_pairs(rows.measures, stage.measures);
-            correct_distances(pairs, near, mine, other, rows.measures, stage.measures, c.HS);
+            correct_spreads(pairs, near, mine, other, rows.measures, stage.measures, c);
         }
-    differentiate_pairs<Score, OWNS_KEYS, false>(rows, pairs, d_weights, stage, near, view, log2_decay, c.eps);
+    if (tame)
+        differentiate_pairs<Score, OWNS_KEYS, MASKED>(rows, pairs, d_weights, stage, 0, view, 0);
+    else
+        differentiate_pairs<Score, OWNS_KEYS, CAREFUL>(rows, pairs, d_weights, stage, near, view, log2_decay);
     if constexpr (Score::uses_distance)
-        if (is_near) pull_near_pairs<Score>(rows, pairs.distances, near, mine, other, stage.measures, c.HS);
+        if (is_near) pull_near_pairs<Score>(rows, pairs.spreads, near, mine, other, stage.measures, c.HS);
     add_rows<false, WIDTH, N>(rows.gradient, pairs.dots, stage.rows, view.first(), view.last());
     if constexpr (OWNS_KEYS)
         add_rows<false, WIDTH, N>(rows.values, d_weights, stage.partners, view.first(), view.last());
@@ -277,12 +316,12 @@ __global__ void __launch_bounds__(DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::T
     int end = first_row + Tiles::ROWS + (OWNS_KEYS ? min(reach.window, SEES_ALL / 2) - 1 : 0);
     end = min(end, a.T);
 
-    stage_side<OWNS_KEYS, Tiles::THREADS, Tiles::ROWS, WIDTH>(s.rows, s.partners, head, first_row, a);
-    stage_columns<Score, OWNS_KEYS, WIDTH>(s.stages[0], head, column, a);
+    HeadSide mine = side_of_head<OWNS_KEYS>(head, a), other = side_of_head<!OWNS_KEYS>(head, a);
+    stage_side<OWNS_KEYS, Tiles::THREADS, Tiles::ROWS, WIDTH>(s.rows, s.partners, mine, first_row, a);
+    stage_columns<Score, OWNS_KEYS, WIDTH>(s.stages[0], other, head, column, a);
     RowGradients<WIDTH, OWNS_KEYS> rows;
     begin_rows<Score>(rows, head, row, a);
-    size_t start = (size_t)(head / c.NH) * a.T, stride = 3 * (size_t)c.C, at = (size_t)(head % c.NH) * c.HS;
-    const floatX *mine = a.qkv + at + (OWNS_KEYS ? c.C : 0), *other = a.qkv + at + (OWNS_KEYS ? 0 : c.C);
+    size_t stride = 3 * (size_t)c.C;
     for (int stage = 0, is_first = 1; column < end; column += Tiles::COLUMNS, stage ^= 1, is_first = 0) {
         copies_wait<0>();
         __syncthreads(); // the tile is there, and all warps have done with the one before
@@ -290,7 +329,7 @@ __global__ void __launch_bounds__(DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::T
         if (OWNS_KEYS && c.positions && next < end && // a document begins behind all rows
             c.positions[sequence_row + next] <= next - (first_row + Tiles::ROWS))
             end = next;
-        if (next < end) stage_columns<Score, OWNS_KEYS, WIDTH>(s.stages[stage ^ 1], head, next, a);
+        if (next < end) stage_columns<Score, OWNS_KEYS, WIDTH>(s.stages[stage ^ 1], other, head, next, a);
         if (wild) {
             if (is_first) clamp_rows<2 * Tiles::ROWS, WIDTH>(s.rows);
             clamp_rows<2 * Tiles::COLUMNS, WIDTH>(s.stages[stage].rows);
@@ -301,10 +340,10 @@ __global__ void __launch_bounds__(DifferentiateTiles<Score, WIDTH, OWNS_KEYS>::T
             sequence_row + a.T - 1};
         if (view.first() >= min(view.last(), Tiles::COLUMNS)) continue; // the whole warp
         differentiate_tile<Score, OWNS_KEYS, WIDTH>(rows, s, warp_row, s.stages[stage], view, wild,
-                                                    {mine + (start + row) * stride, stride},
-                                                    {other + (start + column) * stride, stride}, reach.log2_decay, c);
+                                                    {mine.rows + row * stride, stride},
+                                                    {other.rows + column * stride, stride}, reach.log2_decay, c);
     }
-    floatX *dq = a.dqkv + (start + row) * stride + at;
+    floatX *dq = a.dqkv + ((size_t)(head / c.NH) * a.T + row) * stride + (size_t)(head % c.NH) * c.HS;
     write_gradient<Score>(OWNS_KEYS ? dq + c.C : dq, rows, s.rows + warp_row * Tiles::STRIDE, a.T - row, c);
     if constexpr (OWNS_KEYS) {
 #pragma unroll

@@ -39,11 +39,10 @@ __device__ float decode_score(const floatX *query, float query_measure, const fl
                               float log2_decay, int apart, const Common &c) {
     float dot =
         dot_of<Score>(dot_with_query<WIDTH>(query, key, c.HS), query_measure, key_measure, product_scale<Score>(c));
-    float distance = 0;
+    float spread = 0;
     if (Score::uses_distance) {
-        float norms = norms_of<Score>(query_measure, key_measure);
-        distance = fmaf(-2.0f, dot, norms);
-        if (fmaf(-NEAR_PART, norms, distance) < 0) {
+        float norms = norms_of<Score>(query_measure, key_measure), distance = distance_of(dot, norms);
+        if (nearness<Score>(distance, norms) < near_limit<Score>) {
             distance = 0;
             for (int d = 0; d < c.HS; d++) { // products rounded by themselves: equal rows have the distance 0
                 float difference = __fmul_rn(to_float(query[d]), factor_of<Score>(query_measure)) -
@@ -51,8 +50,9 @@ __device__ float decode_score(const floatX *query, float query_measure, const fl
                 distance = fmaf(difference, difference, distance);
             }
         }
+        spread = distance + c.eps;
     }
-    float score = score_of<Score, true>(dot, distance, c.eps);
+    float score = score_of<Score, true>(dot, spread);
     return log2_decay != 0 ? faded<Score>(score, log2_decay, apart) : score;
 }
 

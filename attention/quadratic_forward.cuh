@@ -23,39 +23,44 @@ template <int WIDTH> struct Rows { // of a warp: numbers 0 and 1 are rows lane /
     float levels[2], totals[2]; // totals: of this lane's columns only
 };
 
-// Starts to bring keys `key`.. to a stage.
-template <class Score, int WIDTH>
-__device__ void stage_keys(typename AttendTiles<WIDTH>::Stage &stage, int head, int key, int keys, const Attend &a) {
-    constexpr int COLUMNS = AttendTiles<WIDTH>::COLUMNS, THREADS = AttendTiles<WIDTH>::THREADS;
+typedef struct { // of a head
+    const floatX *k, *v;
+    const float *measures;
+} HeadKeys;
+
+__device__ static inline HeadKeys keys_of_head(int head, const Attend &a) {
     const Common &c = a.common;
-    int place = a.ring ? key % a.ring : key, present = min(COLUMNS, keys - key);
     size_t sequence_row = (size_t)(head / c.NH) * a.queries; // a cache is of one sequence
-    size_t at = (sequence_row + place) * a.key_stride + (size_t)(head % c.NH) * c.HS;
-    stage_rows<THREADS, COLUMNS, WIDTH>(stage.keys(), a.k + at, a.key_stride, present, c.HS);
-    stage_rows<THREADS, COLUMNS, WIDTH>(stage.values(), a.v + at, a.key_stride, present, c.HS);
-    if (Score::uses_distance) {
-        const RowMeasures &measures = a.key_measures;
-        stage_numbers<COLUMNS>(stage.measures, measures.numbers + (size_t)head * measures.stride + place, present);
-    }
+    size_t at = sequence_row * a.key_stride + (size_t)(head % c.NH) * c.HS;
+    return {a.k + at, a.v + at, a.key_measures.numbers + (size_t)head * a.key_measures.stride};
+}
+
+// Starts to bring the keys from `place` on to a stage, of which so many are present.
+template <class Score, int WIDTH>
+__device__ void stage_keys(typename AttendTiles<WIDTH>::Stage &stage, const HeadKeys &from, int place, int present,
+                           const Attend &a) {
+    constexpr int COLUMNS = AttendTiles<WIDTH>::COLUMNS, THREADS = AttendTiles<WIDTH>::THREADS;
+    size_t at = place * a.key_stride;
+    stage_rows<THREADS, COLUMNS, WIDTH>(stage.keys(), from.k + at, a.key_stride, present, a.common.HS);
+    stage_rows<THREADS, COLUMNS, WIDTH>(stage.values(), from.v + at, a.key_stride, present, a.common.HS);
+    if (Score::uses_distance) stage_numbers<COLUMNS>(stage.measures, from.measures + place, present);
     copies_commit();
 }
 
-// Turns a tile's dot products and distances into weights, in place of the former, and adds them to the totals. PLAIN:
-// all rows see all columns, there is no decay and no score is huge. Rescales the sums of rows whose level has risen.
-template <class Score, bool PLAIN, int WIDTH, int N>
-__device__ void weigh(Rows<WIDTH> &rows, Pairs<Score, N> &pairs, const View<false> &view, float log2_decay, float eps) {
+// Turns a tile's dot products and spreads into weights, in place of the former, and adds them to the totals. Rescales
+// the sums of rows whose level has risen.
+template <class Score, Care CARE, int WIDTH, int N>
+__device__ void weigh(Rows<WIDTH> &rows, Pairs<Score, N> &pairs, const View<false> &view, float log2_decay) {
     constexpr int normalizer = Score::normalizer;
-    constexpr bool has_levels = normalizer == NORMALIZER_SOFTMAX || !PLAIN;
+    constexpr bool has_levels = normalizer == NORMALIZER_SOFTMAX || CARE == CAREFUL;
     float highest[2] = {rows.levels[0], rows.levels[1]}, factors[2] = {1, 1}, levels[2] = {1, 1};
 #pragma unroll
     for (int e = 0; e < 4 * N; e++) {
         int half = e / 2 % 2, row = sum_row(e % 4), column = e / 4 * 8 + sum_column(e % 4);
         float &x = pairs.dots[e / 4].x[e % 4];
-        x = score_of<Score, !PLAIN>(x, pairs.distances[e / 4].x[e % 4], eps);
-        if (!PLAIN) {
-            if (log2_decay != 0) x = faded<Score>(x, log2_decay, view.distance(row, column));
-            if (!view.sees(row, column)) x = hidden_score<normalizer>();
-        }
+        x = score_of<Score, CARE == CAREFUL>(x, pairs.spreads[e / 4].x[e % 4]);
+        if (CARE == CAREFUL && log2_decay != 0) x = faded<Score>(x, log2_decay, view.distance(row, column));
+        if (CARE != PLAIN && !view.sees(row, column)) x = hidden_score<normalizer>();
         if (has_levels) highest[half] = fmaxf(highest[half], x);
     }
 #pragma unroll
@@ -90,18 +95,22 @@ __device__ void attend_tile(Rows<WIDTH> &rows, typename AttendTiles<WIDTH>::Stag
     constexpr int COLUMNS = AttendTiles<WIDTH>::COLUMNS, N = COLUMNS / 8;
     Pairs<Score, N> pairs;
     multiply_rows<WIDTH, N>(pairs.dots, stage.keys(), [&](LeftFragment<floatX> &a, int k) { a = rows.queries[k]; });
-    bool near = pairs.compare(rows.measures, stage.measures, product_scale<Score>(c));
+    bool near = pairs.compare(rows.measures, stage.measures, product_scale<Score>(c), c.eps);
     if constexpr (Score::uses_distance) near = __any_sync(ALL_LANES, near);
-    if (!wild && !near && log2_decay == 0 && view.is_full(COLUMNS)) {
-        weigh<Score, true>(rows, pairs, view, 0, c.eps);
+    bool tame = !wild && !near && log2_decay == 0;
+    if (tame && view.is_full(COLUMNS)) {
+        weigh<Score, PLAIN>(rows, pairs, view, 0);
         add_rows<true, WIDTH, N>(rows.sums, pairs.dots, stage.values(), 0, COLUMNS);
         return;
     }
     if constexpr (Score::uses_distance)
         if (near)
-            correct_distances(pairs, pairs.near_pairs(rows.measures, stage.measures), mine, other, rows.measures,
-                              stage.measures, c.HS);
-    weigh<Score, false>(rows, pairs, view, log2_decay, c.eps);
+            correct_spreads(pairs, pairs.near_pairs(rows.measures, stage.measures), mine, other, rows.measures,
+                            stage.measures, c);
+    if (tame)
+        weigh<Score, MASKED>(rows, pairs, view, 0);
+    else
+        weigh<Score, CAREFUL>(rows, pairs, view, log2_decay);
     add_rows<false, WIDTH, N>(rows.sums, pairs.dots, stage.values(), view.first(), view.last());
 }
 
@@ -163,8 +172,10 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<
 
     size_t column = (size_t)(head % c.NH) * c.HS, sequence_row = (size_t)(head / c.NH) * a.queries;
     const floatX *q = a.q + (sequence_row + first_query) * a.query_stride + column;
+    HeadKeys from = keys_of_head(head, a);
+    int place = a.ring ? key % a.ring : key; // a ring that is begun again has whole tiles
     stage_rows<Tiles::THREADS, Tiles::ROWS, WIDTH>(s.stages[1].rows, q, a.query_stride, present, c.HS);
-    stage_keys<Score, WIDTH>(s.stages[0], head, key, keys, a);
+    stage_keys<Score, WIDTH>(s.stages[0], from, place, keys - key, a);
     copies_wait<0>();
     __syncthreads();
     if (wild) {
@@ -178,8 +189,11 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<
     for (int stage = 0; key < keys; key += Tiles::COLUMNS, stage ^= 1) {
         copies_wait<0>();
         __syncthreads(); // the tile is there, and all warps have done with the one before
+        GlobalRows other = {from.k + place * a.key_stride, a.key_stride};
+        place += Tiles::COLUMNS;
+        if (a.ring && place >= a.ring) place = 0;
         if (key + Tiles::COLUMNS < keys)
-            stage_keys<Score, WIDTH>(s.stages[stage ^ 1], head, key + Tiles::COLUMNS, keys, a);
+            stage_keys<Score, WIDTH>(s.stages[stage ^ 1], from, place, keys - key - Tiles::COLUMNS, a);
         if (wild) {
             clamp_rows<2 * Tiles::COLUMNS, WIDTH>(s.stages[stage].rows);
             __syncthreads();
@@ -191,8 +205,6 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(AttendTiles<
                             first_row + first_query + warp_row,
                             first_row + a.queries - 1};
         if (view.first() >= view.last()) continue; // the whole warp
-        int place = a.ring ? key % a.ring : key;
-        GlobalRows other = {a.k + (sequence_row + place) * a.key_stride + column, a.key_stride};
         attend_tile<Score, WIDTH>(rows, s.stages[stage], view, wild, mine, other, reach.log2_decay, c);
     }
     write_rows<Score>(rows, head, first_query + warp_row, present - warp_row, a);

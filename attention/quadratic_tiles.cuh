@@ -17,11 +17,13 @@ struct SoftmaxScore {
     static constexpr bool scaled = true;                  // q is divided by sqrt(HS)
     static constexpr bool unit_length = false;            // q and k are divided by their norms
     static constexpr bool uses_distance = false;          // the score is more than the dot product
-    // The score of a pair from dot = <q,k>, distance = |q-k|^2 and eps.
-    static __device__ float score(float dot, float, float) { return dot; }
-    // Turns dL/dscore into dL/ddot and returns -2 dL/ddistance, as QuadraticKernel's `slopes` does; from the same
-    // three.
-    static __device__ float slopes(float &, float, float, float) { return 0; }
+    // The score of a pair from dot = <q,k> and spread = |q-k|^2 + eps.
+    static __device__ float score(float dot, float) { return dot; }
+    // Turns dL/dscore into dL/ddot and returns -2 dL/ddistance, as QuadraticKernel's `slopes` does; from the same two.
+    static __device__ float slopes(float &, float, float) { return 0; }
+    // Of scores that use the distance: score / dot, half of what `slopes` multiplies the slope by, and the pull as a
+    // part of dL/ddot.
+    static __device__ float quotient(float, float) { return 0; }
 };
 
 enum { WARP_ROWS = 16, LARGEST_HEAD = 128, DECODE_SPLITS = 32, DECODE_THREADS = 128, DECODE_KEYS = 128 };
@@ -33,6 +35,15 @@ constexpr float LOG2_E = 1.44269504f;
 // directly, and the pair's pull goes along the difference itself: at 1/64 the slopes of bf16 still give the pull to
 // 1 %, at 1/8 split floats give the distance to 2e-6.
 constexpr float NEAR_PART = sizeof(floatX) == 2 ? 1.0f / 64 : 1.0f / 8;
+
+// What has to be looked after in a warp's tile. PLAIN: all rows see all columns, there is no decay, no pair is near and
+// the head is not wild. MASKED: the same, but not all pairs are seen.
+typedef enum { PLAIN, MASKED, CAREFUL } Care;
+
+// A head is wild if it has larger values, or numbers of dout that are larger after they were multiplied by their row's
+// inverse. In others slopes need no limit: dL/dscore is at most 2 LARGEST_HEAD times the product of these, and where no
+// pair is near, dot / |q-k|^2, of which the pull has the square, is at most 1 / (2 NEAR_PART).
+constexpr float LARGEST_TAME_VALUE = 1e4f, LARGEST_TAME_GRADIENT = 1e6f;
 
 // ---- where everything is
 
@@ -138,16 +149,6 @@ template <int COUNT> __device__ void stage_numbers(float *to, const float *from,
     if (i < COUNT) copy_async(to + i, i < present ? from + i : from, min(max(present - i, 0), 4) * (int)sizeof(float));
 }
 
-// Two neighbours of a row of HS numbers, the first in column d.
-__device__ static inline void store_columns(floatX *row, int d, int HS, float first, float second) {
-    if (HS % 2 == 0) { // then every row of every head starts at a multiple of two numbers
-        if (d < HS) store_two(row + d, first, second);
-        return;
-    }
-    if (d < HS) row[d] = from_float<floatX>(first);
-    if (d + 1 < HS) row[d + 1] = from_float<floatX>(second);
-}
-
 // ---- products. A warp has 16 rows; its lanes have the sums of fragments of 8 columns.
 
 // sums (16, 8 N) = rows (16, WIDTH) . columns (8 N, WIDTH)^T; left(a, k) loads columns 16 k .. of the rows. TRANSPOSED:
@@ -234,9 +235,21 @@ template <class Score> __device__ float dot_of(float product, float row, float c
     return Score::unit_length ? product * (row * column) : product;
 }
 
+// |q|^2 + |k|^2
 template <class Score> __device__ float norms_of(float row, float column) {
     return Score::unit_length ? 2.0f : row + column;
 }
+
+// |q-k|^2, but for the digits of pairs that are near.
+__device__ static inline float distance_of(float dot, float norms) {
+    return fmaf(-2.0f, dot, norms);
+}
+
+// A pair is near if this is below near_limit.
+template <class Score> __device__ float nearness(float distance, float norms) {
+    return Score::unit_length ? distance : fmaf(-NEAR_PART, norms, distance);
+}
+template <class Score> constexpr float near_limit = Score::unit_length ? 2 * NEAR_PART : 0;
 
 // What the numbers of a row with this measure are multiplied by, before a scale.
 template <class Score> __device__ float factor_of(float measure) {
@@ -244,8 +257,8 @@ template <class Score> __device__ float factor_of(float measure) {
 }
 
 // What softmax's exponentials, which are powers of 2, are taken of; or the kernel's score. LIMITED: it may be huge.
-template <class Score, bool LIMITED> __device__ float score_of(float dot, float distance, float eps) {
-    float score = Score::score(dot, distance, eps);
+template <class Score, bool LIMITED> __device__ float score_of(float dot, float spread) {
+    float score = Score::score(dot, spread);
     if (LIMITED && Score::uses_distance) score = limit(score, LARGEST_SCORE);
     return Score::normalizer == NORMALIZER_SOFTMAX && Score::uses_distance ? score * LOG2_E : score;
 }
@@ -299,11 +312,11 @@ template <int NORMALIZER> __device__ float inverse_of(float level, float total, 
 
 template <class Score, int N> struct Pairs { // of a warp's rows with a tile's columns
     SumFragment dots[N];                     // products to begin with
-    SumFragment distances[N];
+    SumFragment spreads[N];                  // distances + eps
 
-    // Dot products and distances from products; `rows`: the measures of the lane's two rows, `columns`: of the tile's.
+    // Dot products and spreads from products; `rows`: the measures of the lane's two rows, `columns`: of the tile's.
     // Returns whether the lane has a pair that is near.
-    __device__ bool compare(const float (&rows)[2], const float *columns, float scale) {
+    __device__ bool compare(const float (&rows)[2], const float *columns, float scale, float eps) {
         float closest = INFINITY;
 #pragma unroll
         for (int j = 0; j < N; j++) {
@@ -314,11 +327,12 @@ template <class Score, int N> struct Pairs { // of a warp's rows with a tile's c
                 float column = i % 2 ? two.y : two.x, norms = norms_of<Score>(rows[i / 2], column);
                 dots[j].x[i] = dot_of<Score>(dots[j].x[i], rows[i / 2], column, scale);
                 if (!Score::uses_distance) continue;
-                distances[j].x[i] = fmaf(-2.0f, dots[j].x[i], norms);
-                closest = fminf(closest, fmaf(-NEAR_PART, norms, distances[j].x[i]));
+                float distance = distance_of(dots[j].x[i], norms);
+                spreads[j].x[i] = distance + eps;
+                closest = fminf(closest, nearness<Score>(distance, norms));
             }
         }
-        return closest < 0;
+        return closest < near_limit<Score>;
     }
 
     // Bit 4 j + i: whether sum i of fragment j is of a near pair.
@@ -330,7 +344,8 @@ template <class Score, int N> struct Pairs { // of a warp's rows with a tile's c
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float norms = norms_of<Score>(rows[i / 2], i % 2 ? two.y : two.x);
-                if (fmaf(-NEAR_PART, norms, distances[j].x[i]) < 0) near |= 1u << (4 * j + i);
+                float distance = distance_of(dots[j].x[i], norms);
+                if (nearness<Score>(distance, norms) < near_limit<Score>) near |= 1u << (4 * j + i);
             }
         }
         return near;
@@ -381,17 +396,17 @@ __device__ static inline float quad_distance(const floatX *a, float a_factor, co
     return quad_sum(sum);
 }
 
-// The distances of near pairs, summed directly. `mine` begins with the warp's row 0.
+// The spreads of near pairs, from distances summed directly. `mine` begins with the warp's row 0.
 template <class Score, int N>
-__device__ void correct_distances(Pairs<Score, N> &pairs, unsigned near, const GlobalRows &mine,
-                                  const GlobalRows &other, const float (&rows)[2], const float *columns, int HS) {
+__device__ void correct_spreads(Pairs<Score, N> &pairs, unsigned near, const GlobalRows &mine, const GlobalRows &other,
+                                const float (&rows)[2], const float *columns, const Common &c) {
     each_near_pair(near, [&](int e, int column, bool is_mine) {
         int half = e / 2 % 2;
         const floatX *row = mine.rows + (size_t)(tile_lane() / 4 + 8 * half) * mine.stride;
         float distance =
             quad_distance(row, factor_of<Score>(half ? rows[1] : rows[0]), other.rows + column * other.stride,
-                          factor_of<Score>(columns[column]), is_mine ? HS : 0);
-        if (is_mine && sum_column(e % 2) == column % 8) put(pairs.distances, e, distance);
+                          factor_of<Score>(columns[column]), is_mine ? c.HS : 0);
+        if (is_mine && sum_column(e % 2) == column % 8) put(pairs.spreads, e, distance + c.eps);
     });
 }
 

@@ -90,9 +90,10 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
     template <typename Tile> __device__ void find_inverse_norms(float *inverse_norm, const floatX *x) const {
         for (int row = threadIdx.x / 4; row < Tile::ROWS; row += Tile::THREADS / 4) {
             float squares = 0;
-            for (int c = threadIdx.x % 4; c < slay.HS; c += 4) {
-                float number = to_float(x[row * Tile::X_STRIDE + c]);
-                squares += number * number;
+#pragma unroll
+            for (int c = 2 * (threadIdx.x % 4); c < Tile::WIDTH; c += 8) {
+                float2 two = load_two(x + row * Tile::X_STRIDE + c);
+                squares += two.x * two.x + two.y * two.y;
             }
             float norm = sqrtf(quad_sum(squares));
             if (threadIdx.x % 4 == 0) inverse_norm[row] = 1 / (norm < NORM_MIN ? NORM_MIN : norm);
@@ -106,10 +107,17 @@ template <bool IS_PRODUCT_, bool IS_SIGNED_> struct SlayMap {
             float along = 0, inverse = inverse_norm[row], has_gradient = inverse < 1 / NORM_MIN ? 1.0f : 0.0f;
             const floatX *from = x + row * Tile::X_STRIDE;
             float *to = dx + row * Tile::DX_STRIDE;
-            for (int c = threadIdx.x % 4; c < slay.HS; c += 4) along += to_float(from[c]) * inverse * to[c];
+#pragma unroll
+            for (int c = 2 * (threadIdx.x % 4); c < Tile::WIDTH; c += 8) {
+                float2 two = load_two(from + c), d = load_two(to + c);
+                along += two.x * inverse * d.x + two.y * inverse * d.y;
+            }
             along = quad_sum(along) * inverse;
-            for (int c = threadIdx.x % 4; c < slay.HS; c += 4)
-                to[c] = (to[c] - to_float(from[c]) * along) * has_gradient;
+#pragma unroll
+            for (int c = 2 * (threadIdx.x % 4); c < Tile::WIDTH; c += 8) {
+                float2 two = load_two(from + c), d = load_two(to + c);
+                store_two(to + c, (d.x - two.x * along) * has_gradient, (d.y - two.y * along) * has_gradient);
+            }
         }
     }
 

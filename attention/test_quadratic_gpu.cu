@@ -662,6 +662,23 @@ static void extremes(void) {
     }
 }
 
+// Values and gradients in range, but so large that slopes would be a thousand times their limit, where they stop, as on
+// the CPU. Some are on the other side of zero in bf16, which rounds the output.
+static void huge_slopes(void) {
+    const float values[] = {1e15f, 1e4f}, gradients[] = {1e6f, 1e15f};
+    for (const Variant &variant : variants) {
+        for (int which = 0; which < 2; which++) {
+            Case found(variant, 1, 150, 1, 48);
+            for (size_t i = 0; i < found.qkv.size(); i++) found.qkv[i] *= i % 144 < 96 ? 1 : values[which] / 8;
+            for (float &number : found.dout) number *= gradients[which] / 8;
+            round_inputs(found.qkv), round_inputs(found.dout);
+            Case expected = found;
+            found.run_gpu(), expected.run_cpu();
+            check_gradients(found, expected, sizeof(floatX) == 4 ? 0.3 : 10);
+        }
+    }
+}
+
 // Queries near keys, in every tile: |q|^2 + |k|^2 - 2<q,k> is nothing but rounding errors there.
 static void near_pairs_keep_their_digits(void) {
     for (int v = 1; v < 4; v++) {
@@ -802,6 +819,7 @@ int main(void) {
     RUN(heads_narrower_than_the_tiles);
     RUN(heads_narrower_than_the_widest_tiles);
     RUN(huge_scores);
+    RUN(huge_slopes);
     RUN(documents_in_rows);
     RUN(documents_in_rows_with_common_heads);
     RUN(documents_in_rows_with_wide_heads);

@@ -6,7 +6,7 @@
 #   make cuda-report   registers, issue slots, bytes and bounds of every kernel and a model of a step, into docs/cuda_report.md
 # Variables: CUDA_ARCH=80 for one architecture, TF32=1 for TF32 products in the fp32 programs, CUDA_HOME for another toolkit.
 NVCC_GOALS := cuda test-gpu bench-gpu cuda-report
-ifneq ($(filter cuda cuda-report nvcc-programs nvcc-tests nvcc-bench nvcc-report nvcc-find-gpu,$(MAKECMDGOALS)),)
+ifneq ($(filter cuda cuda-report nvcc-programs nvcc-tests nvcc-bench nvcc-report nvcc-report-code nvcc-find-gpu,$(MAKECMDGOALS)),)
 -include $(BUILD)/cuda.mk
 -include $(shell find $(BUILD)/cuda -name '*.dep' 2>/dev/null)
 endif
@@ -17,7 +17,8 @@ $(BUILD)/cuda.mk: scripts/setup_cuda.sh
 
 NVCC_GENCODE := $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) \
     -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
-NVCC_OPTIONS  = -std=c++17 -O3 -lineinfo -I. -Xcompiler -Wall,-Wextra $(NVCC_GENCODE) $(NVCC_FOUND)
+NVCC_LANGUAGE = -std=c++17 -O3 -lineinfo -I. $(NVCC_FOUND)
+NVCC_OPTIONS  = $(NVCC_LANGUAGE) -Xcompiler -Wall,-Wextra $(NVCC_GENCODE)
 comma        := ,
 NVCC_LINK     = $(call say,link,$@)$(NVCC) -o $@ $(filter %.o,$^) $(BUILD)/libslay.a $(patsubst -Wl$(comma)%,-Xlinker %,$(CONFIG_LIBS)) -lm \
     -Xcompiler -fopenmp $(NVCC_LIBS) \
@@ -67,7 +68,7 @@ $(eval $(call nvcc_rules,fp32,_fp32))
 $(BUILD)/cuda/find_gpu: $(BUILD)/cuda/fp32/dev/find_gpu.o $(BUILD)/cuda/fp32/core/gpu/cuda_common.o
 	$(NVCC) -o $@ $^ $(NVCC_LIBS)
 
-.PHONY: $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench nvcc-report nvcc-find-gpu
+.PHONY: $(NVCC_GOALS) nvcc-programs nvcc-tests nvcc-bench nvcc-report nvcc-report-code nvcc-find-gpu
 cuda: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(info GPUs       sm $(strip $(CUDA_ARCH)))
 	@$(MAKE) --no-print-directory nvcc-programs
@@ -97,11 +98,22 @@ bench-gpu: $(BUILD)/cuda/find_driver
 	@dev/bench/bench_gpu.sh
 cuda-report: $(BUILD)/cuda.mk $(BUILD)/config.mk
 	@$(MAKE) --no-print-directory nvcc-report
-# CUDA_ARCH=80 REPORT_BUILDS=bf16 make a page of one architecture and one precision, in an eighth of the time.
+# CUDA_ARCH=80 REPORT_BUILDS=bf16 make a page of one architecture and one precision, in an eighth of the time. Machine code alone is
+# compiled for it, architecture by architecture, and every file of it and every count is kept: what was interrupted goes on.
 REPORT_BUILDS ?= bf16 fp32
+REPORT_SOURCES := $(NVCC_LIBRARY) train_gpt2.cu sample_gpt2.cu
 COUNT_bf16   := count-bf16
 COUNT_fp32   := count
-nvcc-report: $(foreach precision,$(REPORT_BUILDS),$(NVCC_OBJECTS_$(precision)) $(BUILD)/cuda/$(precision)/train_gpt2.o \
-    $(BUILD)/cuda/$(precision)/sample_gpt2.o $(BUILD)/cuda_on_cpu/$(COUNT_$(precision))/dev/cuda/traffic)
-	@CUDA_ARCH="$(strip $(CUDA_ARCH))" REPORT_BUILDS="$(strip $(REPORT_BUILDS))" dev/cuda/report.py --build $(BUILD)/cuda/report --objects $(BUILD)/cuda --count $(BUILD)/cuda_on_cpu \
-	    --out docs/cuda_report.md
+# $(1) architecture, $(2) precision
+define report_rules
+REPORT_CODE += $(REPORT_SOURCES:%.cu=$(BUILD)/cuda/report/sm_$(1)/$(2)/%.cubin)
+$(REPORT_SOURCES:%.cu=$(BUILD)/cuda/report/sm_$(1)/$(2)/%.cubin): $(BUILD)/cuda/report/sm_$(1)/$(2)/%.cubin: %.cu $(BUILD)/cuda.mk
+	@mkdir -p $$(@D)
+	$$(call say,nvcc,$$@)$$(NVCC) $$(NVCC_LANGUAGE) -arch=sm_$(1) $$(NVCC_$(2)) -MMD -MP -MF $$(@:.cubin=.dep) -Xptxas -v -cubin -o $$@ $$< \
+	    2>$$(@:.cubin=.ptxas) || { cat $$(@:.cubin=.ptxas); false; }
+endef
+$(foreach precision,$(REPORT_BUILDS),$(foreach arch,$(CUDA_ARCH),$(eval $(call report_rules,$(arch),$(precision)))))
+nvcc-report-code: $(REPORT_CODE)
+nvcc-report: $(REPORT_CODE) $(foreach precision,$(REPORT_BUILDS),$(BUILD)/cuda_on_cpu/$(COUNT_$(precision))/dev/cuda/traffic)
+	@CUDA_ARCH="$(strip $(CUDA_ARCH))" REPORT_BUILDS="$(strip $(REPORT_BUILDS))" dev/cuda/report.py --build $(BUILD)/cuda/report \
+	    --objects $(BUILD)/cuda/report --count $(BUILD)/cuda_on_cpu --out docs/cuda_report.md

@@ -322,6 +322,24 @@ __device__ static inline void store_two(float *to, float first, float second) {
     *(float2 *)to = make_float2(first, second);
 }
 
+__device__ static inline float2 load_two(const __nv_bfloat16 *from) {
+    return __bfloat1622float2(*(const __nv_bfloat162 *)from);
+}
+__device__ static inline float2 load_two(const float *from) {
+    return *(const float2 *)from;
+}
+
+// Two neighbours of a row of HS numbers, the first in column d; nothing beyond them.
+template <typename Number>
+__device__ static inline void store_columns(Number *row, int d, int HS, float first, float second) {
+    if (HS % 2 == 0) { // then every row of every head starts at a multiple of two numbers
+        if (d < HS) store_two(row + d, first, second);
+        return;
+    }
+    if (d < HS) row[d] = from_float<Number>(first);
+    if (d + 1 < HS) row[d + 1] = from_float<Number>(second);
+}
+
 // tile[row * stride + column] = sums (16,8)
 template <typename Number> __device__ static inline void store_sums(Number *tile, int stride, const SumFragment &sums) {
     store_two(tile + sum_row(0) * stride + sum_column(0), sums.x[0], sums.x[1]);
@@ -367,32 +385,34 @@ __device__ static inline void stage_async(Number *tile, const Number *rows, size
     }
 }
 
-// The same by a number of threads that is known when compiling, and divides the tile: for inner loops.
+// The same by a number of threads that is known when compiling, and divides the tile's rows: for inner loops. Rows of
+// the tile may be further apart than WIDTH asks for.
 template <int THREADS, int ROWS, int WIDTH, typename Number>
 __device__ static inline void stage_async_by(Number *tile, const Number *rows, size_t stride, int present, int HS,
-                                             int thread) {
+                                             int thread, int apart = tile_stride<Number, WIDTH>) {
     constexpr int CHUNK = 16 / (int)sizeof(Number), CHUNKS = WIDTH / CHUNK, STEP = THREADS / CHUNKS;
-    static_assert(THREADS % CHUNKS == 0 && ROWS % STEP == 0, "threads have to divide the tile");
+    static_assert(THREADS % CHUNKS == 0 && (STEP > ROWS || ROWS % STEP == 0), "threads have to divide the tile");
     int row = thread / CHUNKS, column = thread % CHUNKS * CHUNK;
     const Number *from = rows + row * stride + column;
-    Number *to = tile + row * tile_stride<Number, WIDTH> + column;
+    Number *to = tile + row * apart + column;
     if (column >= HS) present = 0;
+    if (STEP > ROWS && row >= ROWS) return;
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP, from += STEP * stride) {
         bool exists = row + i < present;
-        copy_async(to + i * tile_stride<Number, WIDTH>, exists ? from : rows, exists ? 16 : 0);
+        copy_async(to + i * apart, exists ? from : rows, exists ? 16 : 0);
     }
 }
 
 // The same number by number, for rows that begin anywhere; there after the next barrier.
 template <int ROWS, int WIDTH, typename Number>
 __device__ static inline void stage_plainly(Number *tile, const Number *rows, size_t stride, int present, int HS,
-                                            int thread, int threads) {
+                                            int thread, int threads, int apart = tile_stride<Number, WIDTH>) {
+#pragma unroll 1
     for (int i = thread; i < ROWS * WIDTH; i += threads) {
         int row = i / WIDTH, column = i % WIDTH;
         bool exists = row < present && column < HS;
-        tile[row * tile_stride<Number, WIDTH> + column] =
-            exists ? rows[row * stride + column] : from_float<Number>(0.0f);
+        tile[row * apart + column] = exists ? rows[row * stride + column] : from_float<Number>(0.0f);
     }
 }
 

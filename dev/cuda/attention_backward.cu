@@ -26,9 +26,8 @@ template <class Score>
 __device__ float strengths_of_pair(float dot, float distance, float &slope, float &pull, const QueryNumbers &query,
                                    float eps) {
     float score = Score::uses_distance ? dot : dot * LOG2_E; // softmax's exponentials are powers of 2
-    PairGradient pair = differentiate_pair<Score, false>(score, distance, slope, query, 0, 0, eps);
-    slope = pair.slope;
-    pull = Score::slopes(slope, dot, distance, eps);
+    PairGradient pair = limited_gradient<Score>(score, distance + eps, slope, query, 0, 0);
+    slope = pair.slope, pull = pair.pull_from * pair.pull_part;
     return pair.weight;
 }
 
@@ -164,7 +163,7 @@ template <class Score> void launch_early(const Case &c, const Differentiate &siz
         return;
     }
     QuadraticWork places = quadratic_gpu_work(work, &c.config);
-    quadratic_gpu_output_dots(places.output_dots, places.wild, a.dout, out, &c.config, 0);
+    quadratic_gpu_output_dots(places.output_dots, places.wild, a.dout, out, a.saved, &c.config, 0);
     a.output_dots = places.output_dots;
     launch_from_shared<Score>(a, c.config.B * c.config.NH);
 }

@@ -31,7 +31,7 @@ template <class Score> __global__ void decode_by_threads(Attend a) {
             dot += x * y;
             distance += (x - y) * (x - y);
         }
-        float weight = fold_pair<Score>(level, total, score_of<Score, true>(dot, distance, a.common.eps), factor);
+        float weight = fold_pair<Score>(level, total, score_of<Score, true>(dot, distance + a.common.eps), factor);
         for (int d = 0; d < a.common.HS; d++) sum[d] = sum[d] * factor + weight * to_float(v[d]);
     }
     float inverse = inverse_of<Score::normalizer>(level, total, a.common.delta);
@@ -63,7 +63,7 @@ template <class Score> __global__ void decode_by_warps(Attend a) {
             dot += q[i] * k[i];
             distance += (q[i] - k[i]) * (q[i] - k[i]);
         }
-        float score = score_of<Score, true>(warp_sum(dot), warp_sum(distance), a.common.eps);
+        float score = score_of<Score, true>(warp_sum(dot), warp_sum(distance) + a.common.eps);
         float weight = fold_pair<Score>(level, total, score, factor);
         for (int i = 0; i < PER_LANE; i++) sum[i] = sum[i] * factor + weight * v[i];
     }

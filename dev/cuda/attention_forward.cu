@@ -36,7 +36,7 @@ template <class Score> __global__ void attend_from_global(Attend a) {
             dot += x * y;
             distance += (x - y) * (x - y);
         }
-        float weight = fold_pair<Score>(level, total, score_of<Score, true>(dot, distance, a.common.eps), factor);
+        float weight = fold_pair<Score>(level, total, score_of<Score, true>(dot, distance + a.common.eps), factor);
         for (int d = 0; d < a.common.HS; d++) sum[d] = sum[d] * factor + weight * to_float(v[d]);
     }
     float inverse = inverse_of<Score::normalizer>(level, total, a.common.delta);
@@ -84,7 +84,7 @@ template <class Score, int WIDTH> __global__ void __launch_bounds__(QUERIES) att
                 dot += q[d] * keys[j][d];
                 distance += (q[d] - keys[j][d]) * (q[d] - keys[j][d]);
             }
-            float weight = fold_pair<Score>(level, total, score_of<Score, true>(dot, distance, a.common.eps), factor);
+            float weight = fold_pair<Score>(level, total, score_of<Score, true>(dot, distance + a.common.eps), factor);
 #pragma unroll
             for (int d = 0; d < WIDTH; d++) sum[d] = sum[d] * factor + weight * values[j][d];
         }

@@ -47,23 +47,21 @@ class Kernel:
 
 
 def read_build(objects, build, tools):
-    """{name: Kernel}, each where it appears first: sample_gpt2.cu includes train_gpt2.cu. objects: where make cuda leaves
-    them."""
-    kernels, seen = {}, set()
+    """{name: Kernel}, each where it appears first: sample_gpt2.cu includes train_gpt2.cu. objects: where make cuda-report leaves
+    them, sm_ARCH/BUILD/SOURCE.cubin and what ptxas said of it."""
+    kernels = {}
     for source in sources():
-        stem = os.path.join(objects, build, source[:-3])
-        if not os.path.exists(stem + ".ptxas"):
-            sys.exit("%s.ptxas is missing; run make cuda-report" % stem)
-        said = {name: by_arch for name, by_arch in parse(open(stem + ".ptxas").read()).items() if name not in seen}
-        seen.update(said)
-        if not said:
-            continue
-        names, texts = demangled(said), sass.disassemble(stem + ".o", tools)
-        codes = {arch: sass.functions(text) for arch, text in texts.items()}
-        for mangled, by_arch in said.items():
-            kernel = kernels[names[mangled]] = Kernel(names[mangled], source)
-            kernel.said = by_arch
-            kernel.code = {arch: code[mangled] for arch, code in codes.items() if mangled in code}
+        for arch in ARCHITECTURES:
+            stem = os.path.join(objects, "sm_" + arch, build, source[:-3])
+            if not os.path.exists(stem + ".ptxas"):
+                sys.exit("%s.ptxas is missing; run make cuda-report" % stem)
+            said = parse(open(stem + ".ptxas").read())
+            codes = sass.disassemble(stem + ".cubin", tools) if said else {}
+            for mangled, name in demangled(said).items():
+                kernel = kernels.setdefault(name, Kernel(name, source))
+                if kernel.source == source:
+                    kernel.said.update(said[mangled])
+                    kernel.code[arch] = codes[mangled]
     return kernels
 
 

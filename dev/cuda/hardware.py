@@ -8,7 +8,7 @@ us.
 
 import os
 
-# Those that the objects were compiled for: make cuda-report CUDA_ARCH=80 makes a page of one in a quarter of the time.
+# Those that kernels were compiled for: make cuda-report CUDA_ARCH=80 makes a page of one in a quarter of the time.
 ARCHITECTURES = os.environ.get("CUDA_ARCH", "80 90 100 120").split()
 # Per multiprocessor: 32-bit registers, threads, bytes of shared memory, blocks. [guide]
 LIMITS = {"80": (65536, 2048, 164 << 10, 32), "90": (65536, 2048, 228 << 10, 32),

@@ -446,7 +446,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default="build/cuda/report", help="where counts and tools are kept")
     parser.add_argument("--count", default="build/cuda_on_cpu", help="where count mode's programs are, in count/ and count-bf16/")
-    parser.add_argument("--objects", default="build/cuda", help="where make cuda leaves objects and what ptxas says, bf16/ and fp32/")
+    parser.add_argument("--objects", default="build/cuda/report", help="where make cuda-report leaves machine code and what ptxas says, sm_80/bf16/ ...")
     parser.add_argument("--out", default="docs/cuda_report.md")
     args = parser.parse_args()
     evidence = Evidence(args)

@@ -1,6 +1,6 @@
 """Reads machine code: which loops a kernel has, and what one pass through them asks of each unit of a multiprocessor.
 
-nvdisasm and cuobjdump come from the toolkit or, where it lacks them, from PyPI's wheels, fetched into the build directory."""
+nvdisasm comes from the toolkit or, where it lacks it, from PyPI's wheel, fetched into the build directory."""
 
 import glob
 import os
@@ -16,7 +16,7 @@ from hardware import ALU_CYCLES, FMA_CYCLES, GLOBAL_CYCLES, IMAD_CYCLES, MMA_CYC
 
 
 def tool(name, directory):
-    """The path of nvdisasm or cuobjdump."""
+    """The path of a program of the toolkit."""
     beside_nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", name)
     found = shutil.which(name) or (beside_nvcc if os.path.exists(beside_nvcc) else None)
     return found or fetched(name, directory)
@@ -34,19 +34,9 @@ def fetched(name, directory):
     return glob.glob(pattern)[0]
 
 
-def disassemble(path, directory):
-    """{arch: text of nvdisasm} of an object file."""
-    work = os.path.join(directory, "cubins", re.sub(r"\W", "_", path))
-    shutil.rmtree(work, ignore_errors=True)
-    os.makedirs(work)
-    subprocess.run([os.path.abspath(tool("cuobjdump", directory)), "-xelf", "all", os.path.abspath(path)], cwd=work, check=True,
-                   stdout=subprocess.DEVNULL)
-    texts = {}
-    for cubin in glob.glob(os.path.join(work, "*.cubin")):
-        arch = re.search(r"sm_(\d+)", os.path.basename(cubin)).group(1)
-        texts[arch] = subprocess.run([tool("nvdisasm", directory), "-c", "-gi", cubin], check=True, capture_output=True, text=True).stdout
-    shutil.rmtree(work)
-    return texts
+def disassemble(cubin, directory):
+    """{mangled name: lines of its machine code, with the places in the source between them}"""
+    return functions(subprocess.run([tool("nvdisasm", directory), "-c", "-gi", cubin], check=True, capture_output=True, text=True).stdout)
 
 
 # ---- instructions and what they cost
