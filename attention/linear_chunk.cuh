@@ -169,7 +169,7 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
 
     // ---- features
 
-    // What rounds a slice up to whole octets and operands is 0: from the start where features have a place of their own,
+    // What rounds a slice up to whole octets and operands is 0: from the start where features have their own place,
     // else chunk by chunk: the gradients of the one before may have been there.
     __device__ void clear_padding(int side) {
         int inners = slice_inners16(pass.slice), spare = inners - pass.slice.inners;

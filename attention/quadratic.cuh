@@ -10,7 +10,8 @@
 // q and k stay in shared memory as they came in; unit length and scale are factors of the dot products, in float. So
 // bf16 products are exact, and a bf16 build loses nothing by rounding unit vectors. A small kernel before the others
 // measures the rows and notes which heads are wild: have numbers out of range, or could have scores so huge that a
-// kernel's weights need a level. Only there are tiles brought into range and levels kept; the bits do not depend on it.
+// kernel's weights need a level, or slopes that meet their limit. Only there are tiles brought into range, levels kept
+// and slopes limited; the bits do not depend on it.
 //
 // What is saved of a row is its level, for softmax to base 2, and its inverse; see quadratic.h.
 //

@@ -146,11 +146,12 @@ __device__ PairGradient limited_gradient(float dot, float spread, float d_weight
     return is_tame ? tame : pair;
 }
 
-// What is known of the query of a pair.
-template <bool OWNS_KEYS, int WIDTH, class Stage>
+// What is known of the query of a pair. Only softmax's levels are brought to a stage.
+template <class Score, bool OWNS_KEYS, int WIDTH, class Stage>
 __device__ QueryNumbers query_of(const RowGradients<WIDTH, OWNS_KEYS> &rows, const Stage &stage, int half, int column) {
     if (!OWNS_KEYS) return rows.queries[half];
-    return {stage.levels[column], stage.inverses[column], stage.output_dots[column]};
+    float level = Score::normalizer == NORMALIZER_SOFTMAX ? stage.levels[column] : 0.0f;
+    return {level, stage.inverses[column], stage.output_dots[column]};
 }
 
 // Turns dot products into the gradients of the products of rows as they are in memory, and `d_weights` into weights.
@@ -166,7 +167,7 @@ __device__ void differentiate_pairs(RowGradients<WIDTH, OWNS_KEYS> &rows, Pairs<
         int half = e / 2 % 2, row = sum_row(e % 4), column = e / 4 * 8 + sum_column(e % 4);
         float &dot = pairs.dots[e / 4].x[e % 4], &spread = pairs.spreads[e / 4].x[e % 4];
         float &d_weight = d_weights[e / 4].x[e % 4];
-        QueryNumbers query = query_of(rows, stage, half, column);
+        QueryNumbers query = query_of<Score>(rows, stage, half, column);
         PairGradient pair = CARE == CAREFUL ? limited_gradient<Score>(dot, spread, d_weight, query, log2_decay,
                                                                       view.distance(row, column))
                                             : tame_gradient<Score>(dot, spread, d_weight, query);

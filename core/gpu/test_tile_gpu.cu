@@ -15,9 +15,9 @@ typedef struct {
 template <typename Number> __global__ void product_kernel(float *out, const Number *a, const Number *b, Ways ways) {
     constexpr int stride = tile_stride<Number, SIZE>;
     __shared__ alignas(16) Number tile_a[SIZE * stride], tile_b[SIZE * stride];
-    stage_async<SIZE, SIZE>(tile_a, a, SIZE, SIZE, SIZE, (int)threadIdx.x, (int)blockDim.x);
+    stage_async_by<32, SIZE, SIZE>(tile_a, a, SIZE, SIZE, SIZE, (int)threadIdx.x);
     copies_commit();
-    stage_async<SIZE, SIZE>(tile_b, b, SIZE, SIZE, SIZE, (int)threadIdx.x, (int)blockDim.x);
+    stage_async_by<32, SIZE, SIZE>(tile_b, b, SIZE, SIZE, SIZE, (int)threadIdx.x);
     copies_commit();
     copies_wait<0>();
     __syncthreads();
@@ -192,40 +192,40 @@ static void quads_share_out_their_sums(void) {
     check("sums of quads", out, 1e-6);
 }
 
-// Rows of 24 in tiles of 32, 5 of 16 present: the rest has to be zeros, whatever was there.
-enum { WIDTH = 32, HEAD = 24, PRESENT = 5 };
-template <typename Number> __global__ void stage_kernel(float *out, const Number *rows, int is_async) {
-    constexpr int stride = tile_stride<Number, WIDTH>;
-    __shared__ alignas(16) Number tile[SIZE * stride];
-    for (int i = (int)threadIdx.x; i < SIZE * stride; i += 64) tile[i] = from_float<Number>(-1.0f);
+// Rows of 24 in tiles of 32, 5 of 16 present: the rest has to be zeros, whatever was there, and nothing between the
+// rows changes. By as many threads as rows ask for, and by more.
+enum { WIDTH = 32, HEAD = 24, PRESENT = 5, APART = WIDTH + 16, STAGE_THREADS = 256 };
+template <typename Number> __global__ void stage_kernel(float *out, const Number *rows, int way) {
+    __shared__ alignas(16) Number tile[SIZE * APART];
+    int thread = (int)threadIdx.x;
+    for (int i = thread; i < SIZE * APART; i += STAGE_THREADS) tile[i] = from_float<Number>(-1.0f);
     __syncthreads();
-    if (is_async == 2)
-        stage_async_by<64, SIZE, WIDTH>(tile, rows, 2 * HEAD, PRESENT, HEAD, (int)threadIdx.x);
-    else if (is_async)
-        stage_async<SIZE, WIDTH>(tile, rows, 2 * HEAD, PRESENT, HEAD, (int)threadIdx.x, 64);
-    else
-        stage_plainly<SIZE, WIDTH>(tile, rows, 2 * HEAD, PRESENT, HEAD, (int)threadIdx.x, 64);
+    if (way == 2)
+        stage_async_by<STAGE_THREADS, SIZE, WIDTH>(tile, rows, 2 * HEAD, PRESENT, HEAD, thread, APART);
+    else if (way && thread < 64)
+        stage_async_by<64, SIZE, WIDTH>(tile, rows, 2 * HEAD, PRESENT, HEAD, thread, APART);
+    else if (!way)
+        stage_plainly<SIZE, WIDTH>(tile, rows, 2 * HEAD, PRESENT, HEAD, thread, STAGE_THREADS, APART);
     copies_commit();
     copies_wait<0>();
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < SIZE * WIDTH; i += 64) out[i] = to_float(tile[i / WIDTH * stride + i % WIDTH]);
+    for (int i = thread; i < SIZE * APART; i += STAGE_THREADS) out[i] = to_float(tile[i]);
 }
 
-template <typename Number> static void check_staging(int is_async) {
+template <typename Number> static void check_staging(int way) {
     Tensors<Number> rows(2 * PRESENT * HEAD, 1);
-    Sum out(SIZE * WIDTH);
-    for (int i = 0; i < SIZE * WIDTH; i++) {
-        int row = i / WIDTH, column = i % WIDTH;
-        out.host[i] = row < PRESENT && column < HEAD ? rows.host[row * 2 * HEAD + column] : 0;
+    Sum out(SIZE * APART);
+    for (int i = 0; i < SIZE * APART; i++) {
+        int row = i / APART, column = i % APART;
+        out.host[i] = row < PRESENT && column < HEAD ? rows.host[row * 2 * HEAD + column] : column < WIDTH ? 0 : -1;
     }
-    stage_kernel<<<1, 64, 0, stream>>>(out.device, rows.device, is_async);
+    stage_kernel<<<1, STAGE_THREADS, 0, stream>>>(out.device, rows.device, way);
     launch_check();
     check("a staged tile", out, 0);
 }
 
 static void rows_are_staged(void) {
-    for (int is_async = 0; is_async < 3; is_async++)
-        check_staging<__nv_bfloat16>(is_async), check_staging<float>(is_async);
+    for (int way = 0; way < 3; way++) check_staging<__nv_bfloat16>(way), check_staging<float>(way);
 }
 
 // out (4,8) of x (8): 2^x, 1 / x, the smaller and the larger of x and 1

@@ -370,23 +370,10 @@ __device__ static inline float quad_max(float x) {
 
 // ---- tiles from global memory
 
-// Begins to fill rows (ROWS, WIDTH) of a tile with rows of HS numbers that are `stride` apart, by all `threads` of the
-// block; zeros beyond HS and from row `present` on. To be followed by copies_commit. Rows of global memory must begin
-// at multiples of 16 bytes, for which HS has to be a multiple of 16 / sizeof(Number): see stages_async.
-template <int ROWS, int WIDTH, typename Number>
-__device__ static inline void stage_async(Number *tile, const Number *rows, size_t stride, int present, int HS,
-                                          int thread, int threads) {
-    constexpr int CHUNK = 16 / (int)sizeof(Number), CHUNKS = WIDTH / CHUNK;
-    for (int i = thread; i < ROWS * CHUNKS; i += threads) {
-        int row = i / CHUNKS, column = i % CHUNKS * CHUNK;
-        bool exists = row < present && column < HS;
-        copy_async(tile + row * tile_stride<Number, WIDTH> + column, exists ? rows + row * stride + column : rows,
-                   exists ? 16 : 0);
-    }
-}
-
-// The same by a number of threads that is known when compiling, and divides the tile's rows: for inner loops. Rows of
-// the tile may be further apart than WIDTH asks for.
+// Begins to fill rows (ROWS, WIDTH) of a tile with rows of HS numbers that are `stride` apart, by all THREADS of the
+// block, which divide the tile's rows; zeros beyond HS and from row `present` on. To be followed by copies_commit. Rows
+// of global memory must begin at multiples of 16 bytes, for which HS has to be a multiple of 16 / sizeof(Number): see
+// stages_async. Rows of the tile may be further `apart` than WIDTH asks for.
 template <int THREADS, int ROWS, int WIDTH, typename Number>
 __device__ static inline void stage_async_by(Number *tile, const Number *rows, size_t stride, int present, int HS,
                                              int thread, int apart = tile_stride<Number, WIDTH>) {
