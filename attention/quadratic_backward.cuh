@@ -108,13 +108,19 @@ template <class Score>
 __device__ PairGradient tame_gradient(float dot, float spread, float d_weight, const QueryNumbers &query) {
     constexpr bool softmax = Score::normalizer == NORMALIZER_SOFTMAX;
     PairGradient pair = {};
-    float times = Score::uses_distance ? 2 : 1, slope = fmaf(times, d_weight, -times * query.output_dot);
-    float quotient = Score::quotient(dot, spread);
-    float share =
-        query.inverse * (softmax ? exp2_approximately(score_of<Score, false>(dot, spread) - query.level) : quotient);
-    pair.weight = softmax ? share : dot * share;
-    pair.slope = slope * (softmax && Score::uses_distance ? share * quotient : share);
-    pair.pull_from = pair.slope, pair.pull_part = quotient;
+    float score = score_of<Score, false>(dot, spread);
+    float share = query.inverse * (softmax ? exp2_approximately(score - query.level) : 1.0f);
+    if constexpr (Score::has_quotient) {
+        float quotient = Score::quotient(dot, spread), slope = fmaf(2.0f, d_weight, -2.0f * query.output_dot);
+        float part = share * quotient;
+        pair.weight = softmax ? share : dot * part;
+        pair.slope = slope * part;
+        pair.pull_from = pair.slope, pair.pull_part = quotient;
+    } else {
+        pair.weight = softmax ? share : score * share;
+        pair.slope = (d_weight - query.output_dot) * share;
+        pair.pull_from = Score::slopes(pair.slope, dot, spread), pair.pull_part = 1;
+    }
     return pair;
 }
 

@@ -6,7 +6,7 @@
 
 template <int NORMALIZER, bool UNIT_LENGTH> struct YatScore {
     static constexpr int normalizer = NORMALIZER;
-    static constexpr bool scaled = false, unit_length = UNIT_LENGTH, uses_distance = true;
+    static constexpr bool scaled = false, unit_length = UNIT_LENGTH, uses_distance = true, has_quotient = true;
 
     // With r = dot / spread: d score / d dot = 2 r, d score / d distance = -r^2.
     static __device__ float quotient(float dot, float spread) { return dot * reciprocal_approximately(spread); }
