@@ -21,8 +21,8 @@ struct SoftmaxScore {
     static __device__ float score(float dot, float) { return dot; }
     // Turns dL/dscore into dL/ddot and returns -2 dL/ddistance, as QuadraticKernel's `slopes` does; from the same two.
     static __device__ float slopes(float &, float, float) { return 0; }
-    // Whether the score is dot * r with r = quotient(dot, spread), `slopes` multiplies the slope by 2 r, and the pull is
-    // r times what that gives: such pairs take fewer instructions.
+    // Whether the score is dot * r with r = quotient(dot, spread), `slopes` multiplies the slope by 2 r, and the pull
+    // is r times what that gives: such pairs take fewer instructions.
     static constexpr bool has_quotient = false;
 };
 
