@@ -197,8 +197,9 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
         float before = running_max_at(first - 1) + log_decay;
         float end = running_max_at(first + present - 1) - log_decay * (float)(present - 1);
         constexpr int KEYS = part_of(THE_ROWS) ? THE_ROWS : THE_OTHERS;
+        constexpr bool HAS_SCALES = Map::LOG_SCALED && (has_results(MODE) || KEYS == THE_OTHERS);
         for (int i = opaque((int)threadIdx.x); i < ROWS; i += Tile::THREADS) {
-            float key = (Map::LOG_SCALED ? factors[KEYS].log_scale[i] : 0.0f) - log_decay * (float)i;
+            float key = (HAS_SCALES ? factors[KEYS].log_scale[i] : 0.0f) - log_decay * (float)i;
             float query = running_max_at(first + min(i, present - 1)) - log_decay * (float)i;
             numbers.key_level[i] = key, numbers.query_level[i] = query;
             numbers.weight[KEYS][i] = scale_factor(key - end);
@@ -675,9 +676,12 @@ template <typename Map, int WIDTH, WalkMode MODE> struct Walker {
                 __syncthreads();
             }
         } else if (!Map::OUTER_IS_FIXED) {
-            int outers = round_up_to(pass.slice.outers, 16) * Tile::D_OUTER_STRIDE;
-            for (int i = opaque((int)threadIdx.x); i < outers; i += Tile::THREADS)
-                for (int copy = 1; copy < layout.d_outer_copies; copy++) d.outer[i] += d.outer[copy * outers + i];
+            int outers = round_up_to(pass.slice.outers, 16);
+            for (int i = opaque((int)threadIdx.x); i < outers * ROWS; i += Tile::THREADS) {
+                float *at = d.outer + i / ROWS * Tile::D_OUTER_STRIDE + i % ROWS;
+                for (int copy = 1; copy < layout.d_outer_copies; copy++)
+                    *at += at[copy * outers * Tile::D_OUTER_STRIDE];
+            }
         }
         for (int i = opaque((int)threadIdx.x); Map::LOG_SCALED && i < ROWS; i += Tile::THREADS)
             d.log_scale[i] = i < present ? pass.d_log_scale[(size_t)task * pass.T + first + i] : 0.0f;
