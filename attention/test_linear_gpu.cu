@@ -398,12 +398,12 @@ static void test_part_of_a_chunk(void) {
 }
 
 static void test_one_row_more_than_a_chunk(void) {
-    Shape shape = {3, 65, 1, 128, 64, 0};
+    Shape shape = {2, 65, 1, 128, 64, 0};
     compare_all(shape);
 }
 
 static void test_many_chunks(void) {
-    Shape shape = {1, 200, 5, 32, 48, 0};
+    Shape shape = {1, 200, 2, 32, 48, 0};
     compare_all(shape);
 }
 
@@ -421,7 +421,7 @@ static void test_common_heads(void) {
 
 static void test_wide_heads(void) {
     compare_all({1, 1, 3, 128, 0, 0});
-    compare_all({1, 63, 3, 128, 0, 0});
+    compare_all({1, 63, 1, 128, 0, 0});
     compare_all({1, 200, 1, 128, 0, 0});
 }
 
@@ -487,22 +487,22 @@ static Case make_documents(const Variant *variant, const Layout *layout, int NH,
     return c;
 }
 
-static void compare_documents(const Layout *layout, int HS) {
-    for (const Variant &variant : variants) {
-        Case c = make_documents(&variant, layout, 2, HS);
-        check_passes_but_noise(&c);
-        free_case(&c);
-    }
+static void compare_documents(const Variant *variant, const Layout *layout, int NH, int HS) {
+    Case c = make_documents(variant, layout, NH, HS);
+    check_passes_but_noise(&c);
+    free_case(&c);
 }
 
 static void test_documents(void) {
-    for (const Layout &layout : layouts) compare_documents(&layout, 12);
+    for (size_t l = 0; l < LAYOUTS; l++)
+        for (int v = 0; v < ALL_VARIANTS; v++)
+            if (test_is_chosen(v, l)) compare_documents(&variants[v], &layouts[l], 2, 12);
 }
 static void test_documents_with_common_heads(void) {
-    compare_documents(&layouts[1], 64);
+    for (const Variant &variant : variants) compare_documents(&variant, &layouts[1], 1, 64);
 }
 static void test_documents_with_wide_heads(void) {
-    compare_documents(&layouts[3], 128);
+    for (const Variant &variant : variants) compare_documents(&variant, &layouts[2], 1, 128);
 }
 
 // Heads and sequences of the exact polynomial by groups of one.
@@ -517,26 +517,29 @@ static void test_documents_of_groups(void) {
 }
 
 // Whatever stands in the middle document, the others have the same bits; also across segments.
+static void check_boundaries(const Variant *variant, const Layout *layout) {
+    Case c = make_documents(variant, layout, 2, 12);
+    size_t C = (size_t)c.config.C, from = layout->lengths[0] * C, to = from + layout->lengths[1] * C;
+    run_gpu(&c, 1);
+    float *out = from_device(c.gpu_out, c.numbers), *dqkv = from_device(c.gpu_dqkv, 3 * c.numbers);
+    for (size_t i = 3 * from; i < 3 * to; i++) c.qkv[i] *= 30;
+    for (size_t i = from; i < to; i++) c.dout[i] *= -1000;
+    run_gpu(&c, 1);
+    float *now = from_device(c.gpu_out, c.numbers), *dnow = from_device(c.gpu_dqkv, 3 * c.numbers);
+    for (size_t i = 0; i < c.numbers; i++)
+        if (i < from || i >= to) CHECK(!memcmp(out + i, now + i, sizeof(float)));
+    for (size_t i = 0; i < 3 * c.numbers; i++)
+        if (i < 3 * from || i >= 3 * to) CHECK(!memcmp(dqkv + i, dnow + i, sizeof(float)));
+    CHECK(memcmp(out + from, now + from, (to - from) * sizeof(float)));
+    free(out), free(dqkv), free(now), free(dnow);
+    free_case(&c);
+}
+
 static void test_nothing_crosses_a_boundary(void) {
     static const Layout three[] = {{1, 120, {40, 33, 47}, 0}, {1, 120, {40, 33, 47}, 16}, {1, 200, {64, 64, 72}, 64}};
-    for (const Variant &variant : variants)
-        for (const Layout &layout : three) {
-            Case c = make_documents(&variant, &layout, 2, 12);
-            size_t C = (size_t)c.config.C, from = layout.lengths[0] * C, to = from + layout.lengths[1] * C;
-            run_gpu(&c, 1);
-            float *out = from_device(c.gpu_out, c.numbers), *dqkv = from_device(c.gpu_dqkv, 3 * c.numbers);
-            for (size_t i = 3 * from; i < 3 * to; i++) c.qkv[i] *= 30;
-            for (size_t i = from; i < to; i++) c.dout[i] *= -1000;
-            run_gpu(&c, 1);
-            float *now = from_device(c.gpu_out, c.numbers), *dnow = from_device(c.gpu_dqkv, 3 * c.numbers);
-            for (size_t i = 0; i < c.numbers; i++)
-                if (i < from || i >= to) CHECK(!memcmp(out + i, now + i, sizeof(float)));
-            for (size_t i = 0; i < 3 * c.numbers; i++)
-                if (i < 3 * from || i >= 3 * to) CHECK(!memcmp(dqkv + i, dnow + i, sizeof(float)));
-            CHECK(memcmp(out + from, now + from, (to - from) * sizeof(float)));
-            free(out), free(dqkv), free(now), free(dnow);
-            free_case(&c);
-        }
+    for (int v = 0; v < ALL_VARIANTS; v++)
+        for (size_t l = 0; l < 3; l++)
+            if (test_is_chosen(v, l)) check_boundaries(&variants[v], &three[l]);
 }
 
 // ---- to the bit
@@ -590,13 +593,13 @@ static void test_decoding_equals_forward(void) {
     Shape shape = {1, 68, 3, 20, 16, 0};
     for (int v = 0; v < VARIANTS; v++)
         for (size_t p = 0; p < sizeof prefills / sizeof prefills[0]; p++)
-            check_decoding(&variants[v], shape, prefills[p]);
+            if (test_is_chosen(v, p)) check_decoding(&variants[v], shape, prefills[p]);
 }
 
 // Single positions that are in device memory, as a captured graph has them: the same bits as `step` gives. The exact
 // polynomial has other kernels for that, and the same numbers but for rounding.
 static void test_decoding_from_a_position_on_the_device(void) {
-    Shape shape = {1, 130, 2, 20, 0, 0};
+    Shape shape = {1, 130, 1, 20, 0, 0};
     for (int v = 0; v < ALL_VARIANTS; v++) {
         Case c = make_case(&variants[v], shape);
         int *position = device_buffer<int>(1);
@@ -682,7 +685,8 @@ static void test_decoding_keeps_the_digits_of_long_sums(void) {
 static void test_decoding_in_pieces(void) {
     static const Prefill prefills[] = {{63, 2}, {1, 63}, {65, 63}, {20, 110}, {3, 190}, {64, 128}};
     for (int v = 0; v < VARIANTS; v++)
-        for (Prefill prefill : prefills) check_decoding(&variants[v], {1, 200, 2, 12, 24, 0}, prefill);
+        for (size_t p = 0; p < sizeof prefills / sizeof prefills[0]; p++)
+            if (test_is_chosen(v, p)) check_decoding(&variants[v], {1, 200, 2, 12, 24, 0}, prefills[p]);
     Case c = make_case(&variants[1], {1, 64, 2, 12, 0, 0}); // elu: F is 12, padded to 16, and its values are 32 wide
     size_t numbers = 2 * 16 * (32 + 8);
     float *before = host_buffer(numbers);
@@ -738,7 +742,7 @@ static void test_causality(void) {
 }
 
 static void test_every_run_gives_the_same_bits(void) {
-    Shape shape = {2, 65, 3, 12, 8, 40000};
+    Shape shape = {2, 37, 2, 12, 8, 15000};
     for (int v = 0; v < ALL_VARIANTS; v++) {
         Case c = make_case(&variants[v], shape);
         run_gpu(&c, 1);
@@ -782,6 +786,7 @@ static void test_no_nan_from_finite_input(void) {
     Shape shape = {1, 37, 1, 16, 16, 0};
     for (int v = 0; v < VARIANTS; v++)
         for (size_t f = 0; f < sizeof factors / sizeof factors[0]; f++) {
+            if (!test_is_chosen(v, f)) continue;
             Case c = make_case(&variants[v], shape);
             distort(&c, factors[f], f % 2);
             run_gpu(&c, 1);
@@ -874,6 +879,7 @@ static void test_bad_input_is_seen(void) {
     Shape shape = {1, 20, 1, 16, 8, 0};
     for (int v = 0; v < VARIANTS; v++)
         for (size_t i = 0; i < 9; i++) {
+            if (!test_is_chosen(v, i + i / 3)) continue; // of each variant another number in each part
             Case c = make_case(&variants[v], shape);
             check_bad_number(&c, i % 2 ? 9 : 15, i / 3, bad[i % 3]);
             free_case(&c);
@@ -928,8 +934,8 @@ static void test_negative_sums_are_counted(void) {
 
 // ---- memory
 
-// 131072 tokens at batch 1, embedding 256, 8 heads: under 1 GB with the tensors themselves, forward in both precisions
-// and backward in bf16. In fp32 the eight tensors of backward alone take 1.07 GB; its own numbers stay below 1 GB.
+// 131072 tokens at batch 1, embedding 256, 8 heads: within 600 MB with the tensors themselves, forward in both precisions
+// and backward in bf16. In fp32 the eight tensors of backward alone take 1.07 GB.
 static void test_long_sequences_need_little_memory(void) {
     Variant slay = {"slay", "slay", 0, "", 0, 0};
     const AttentionGPU *gpu = attention_gpu_find(slay.name);
@@ -938,7 +944,7 @@ static void test_long_sequences_need_little_memory(void) {
     pairs_gpu_group_numbers = PAIRS_GROUP_NUMBERS;
     double numbers = (double)gpu->work_size(&config) + (double)gpu->saved_size(&config);
     double tensors = (double)sizeof(floatX) * 131072 * (3 + 1) * 256; // qkv and out; their gradients are as large
-    CHECK(numbers * sizeof(float) + (sizeof(floatX) == 2 ? 2 : 1) * tensors < 1e9);
+    CHECK(numbers * sizeof(float) + (sizeof(floatX) == 2 ? 2 : 1) * tensors < 6e8);
     shape.NH = 12, shape.HS = 64; // a layer of the model with 124M parameters: its own numbers
     config = configuration(&slay, shape);
     CHECK((gpu->work_size(&config) + gpu->saved_size(&config)) * sizeof(float) < 1e8);

@@ -1,7 +1,7 @@
 // A test harness of one page. A test program lists its tests in main with RUN(name) and returns test_summary(), which
 // prints `N passed, N failed` as the last line, followed by `, N skipped` where a test had to SKIP, and is non-zero
 // when any failed. TEST_ONLY=one,another in the environment runs those alone, and a name that the program does not have
-// is a failure; TEST_STOP=1 ends the program at the first failed check.
+// is a failure; TEST_STOP=1 ends the program at the first failed check; TEST_ALL=1 leaves out no combination.
 #ifndef CORE_TEST_H
 #define CORE_TEST_H
 
@@ -59,6 +59,12 @@ static inline int test_is_wanted(const char *name) {
     for (const char *at = strstr(only, name); at; at = strstr(at + 1, name))
         if ((at == only || at[-1] == ',') && (at[length] == ',' || at[length] == 0)) return 1;
     return 0;
+}
+
+// A third of the combinations of two lists, in which each of their entries has its part: with one that costs as much as
+// on a GPU's twin, all of them (TEST_ALL=1) take minutes.
+static inline int test_is_chosen(size_t a, size_t b) {
+    return getenv("TEST_ALL") || (a + b) % 3 == 0;
 }
 
 static inline void test_run(const char *name, void (*test)(void)) {
