@@ -129,7 +129,9 @@ def is_known_to_compiler(text, offset):
 
 
 def is_array_declaration(text, offset):
-    return DECLARATION.match(text[start_of_statement(text, offset):offset].strip()) is not None
+    """Of an array, or of a reference to one."""
+    before = text[start_of_statement(text, offset):offset].strip()
+    return DECLARATION.match(before) is not None or re.search(r'\w\s*\(&\w+\)$', before) is not None
 
 
 def start_of_expression(text, end, stops=()):
