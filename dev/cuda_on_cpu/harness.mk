@@ -119,10 +119,24 @@ test-124M: $(if $(CUDA_HEADERS),$(foreach precision,fast fast-bf16,$(BUILD)/cuda
 CUDA_CASE_TESTS     := $(foreach precision,fast fast-bf16,$(CUDA_CASES:%=$(BUILD)/cuda_on_cpu/$(precision)/dev/cuda/%))
 test-cuda-cases: $(CUDA_CASE_TESTS) $(BUILD)/cuda_on_cpu/fast-bf16/dev/bench/bench_gpu $(CUDA_FAST_PROGRAMS)
 	@scripts/run_tests.sh $(CUDA_CASE_TESTS) dev/bench/test_bench_gpu.sh
+# The linear attentions' shapes come many times over. Where every access is looked at, each kernel of each head size runs with
+# one or two of them, which takes a third of the time (CHECK_ALL=1 for all tests); so do the random orders below.
+CHECK_LINEAR := test_fixtures,test_one_row,test_part_of_a_chunk,test_one_row_more_than_a_chunk,test_narrow_heads,$\
+    test_special_variants,test_special_variants_of_many_segments,test_odd_head_size,test_one_sequence_of_odd_chunks,$\
+    test_one_sequence_of_odd_chunks_of_slay,test_long_running_maximum,test_many_segments,test_groups_of_heads,$\
+    test_documents_with_common_heads,test_documents_of_groups,test_nothing_crosses_a_boundary,test_prefill_in_segments,$\
+    test_decoding_fills_the_cache,test_decoding_of_wide_heads,test_causality,test_features_are_cut_off_like_the_twins,$\
+    test_unusual_constants,test_nan_in_the_input_is_not_hidden,test_bad_input_is_seen,test_floored_rows_are_counted,$\
+    test_negative_sums_are_counted
+linear_tests_of = $(filter %/test_linear_gpu,$(1))
+# $(1) tests that were built, $(2) what could not be, $(3) what else to run
+run_checked = failed=0; scripts/run_tests.sh $(2) $(filter-out $(call linear_tests_of,$(1)),$(1)) $(3) || failed=1; \
+    $(if $(call linear_tests_of,$(1)),TEST_ONLY="$(if $(CHECK_ALL),,$(CHECK_LINEAR))" scripts/run_tests.sh $(call linear_tests_of,$(1)) || failed=1;) \
+    [ $$failed = 0 ]
 test-cuda-check: $(CUDA_CHECK_TESTS) $(call cuda_programs_of,check) $(PROGRAMS)
-	@CUDA_MODE=check scripts/run_tests.sh $(call cuda_left_out_of,check) $(CUDA_CHECK_TESTS) $(CUDA_SCRIPTS)
+	@export CUDA_MODE=check; $(call run_checked,$(CUDA_CHECK_TESTS),$(call cuda_left_out_of,check),$(CUDA_SCRIPTS))
 test-cuda-asan: $(CUDA_ASAN_TESTS) $(call cuda_programs_of,asan) $(PROGRAMS)
-	@CUDA_MODE=asan ASAN_OPTIONS=detect_leaks=0 scripts/run_tests.sh $(call cuda_left_out_of,asan) $(CUDA_ASAN_TESTS) $(CUDA_SCRIPTS)
+	@export CUDA_MODE=asan ASAN_OPTIONS=detect_leaks=0; $(call run_checked,$(CUDA_ASAN_TESTS),$(call cuda_left_out_of,asan),$(CUDA_SCRIPTS))
 # Valgrind takes fifty times as long, and so does compute-sanitizer on a GPU: of each program the tests that launch every
 # kernel, with the smallest shapes (VALGRIND_ALL=1 for all); without test_parallel_gpu, which has no kernel of its own. A name that a program does not
 # know is a failure (core/base/test.h).
@@ -143,7 +157,7 @@ FIRST_SEED ?= 1
 test-cuda-schedules: $(CUDA_FAST_TESTS)
 	@set -e; for seed in $$(seq $(FIRST_SEED) $$(($(FIRST_SEED) + 9))); do \
 	    echo "random order, CUDA_ON_CPU_SEED=$$seed"; \
-	    CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=$$seed scripts/run_tests.sh $^; \
+	    export CUDA_ON_CPU_ORDER=random CUDA_ON_CPU_SEED=$$seed; $(call run_checked,$(CUDA_FAST_TESTS)); \
 	done
 
 # ---- do the tests notice broken kernels? MUTANT_OPTIONS='--only layernorm' for some, README.md for more
