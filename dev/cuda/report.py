@@ -41,6 +41,8 @@ PASSES = ("forward", "backward", "prompt", "step", "decode")
 PAIRS_OF_VARIANTS = ("exact",)  # variants that look at every pair
 MODEL_LENGTHS = (256, 512)  # tokens of the counted runs of the whole model
 WEIGHTS = 1 << 20
+MUON_SOURCES = ("core/ranks/muon_gpu.cu", "core/gpu/newton_schulz_gpu.cu")
+MUON_SIZES = (16, 128)  # tokens and channels of traffic.cu's layer
 # Measured by the paper's authors on an A100, milliseconds at 16384 and 131072 tokens.
 PAPER = {"softmax": ("85.6", "out of memory"), "yat-spherical": ("141.4", "out of memory"), "elu": ("18.8", "147.6"),
          "cosformer": ("35.3", "291"), "favor": ("19.4", "155"), "slay": ("19.0", "149.6")}
@@ -322,6 +324,11 @@ def rest_table(out, evidence):
     kernel_table(out, evidence.works("optional", MODEL_LENGTHS[0]), MODEL_LENGTHS[0])
     out.append("")
     kernel_table(out, evidence.works("weights", WEIGHTS), WEIGHTS)
+    tokens, width = MUON_SIZES
+    out += ["", "Muon's kernels, of the matrices of one layer %d wide, per number of theirs; products are cuBLAS's. Estimates." % width, ""]
+    kernels = evidence.kernels["bf16"]
+    kernel_table(out, [work for work in evidence.works("muon", tokens)
+                       if work.name in kernels and kernels[work.name].source in MUON_SOURCES], 12 * width ** 2)
 
 
 # ---- registers and occupancy

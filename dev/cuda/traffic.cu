@@ -6,6 +6,7 @@
 //                                                      decode (one more token); options: --features exp ...
 //     traffic attention NAME memory B T C NH           bytes of a tensor (B,T,C), kept, of scratch
 //     traffic gpt2 LAYERS T                            GPT-2 124M's widths, one step, batch 1
+//     traffic muon T                                   a layer of 128 channels whose matrices Muon updates, one step, batch 1
 //     traffic optional T                               kernels that only some runs launch, once each
 //     traffic weights COUNT                            weights made ready for decoding
 #define GPT2_MODEL_ONLY
@@ -108,14 +109,15 @@ static void run_attention(const AttentionGPU *attention, const Order *order) {
     cuda_check(cudaStreamSynchronize(stream));
 }
 
-static void run_gpt2(int layers, int T) {
+static void run_step(const GPT2Config *sizes, Optimizer optimizer) {
     Settings settings = settings_default();
     static GPT2 model;
     Error error;
-    settings.model = {T, 50257, layers, 12, 768, POSITIONS_LEARNED};
+    const int T = sizes->max_T;
+    settings.model = *sizes, settings.optimizer = optimizer;
     settings.T = T, settings.batch = settings.micro_batch = 1, settings.attention = "uniform";
     AttentionConfig *config = &settings.attention_config;
-    config->B = 1, config->T = config->max_T = T, config->NH = 12, config->C = 768;
+    config->B = 1, config->T = config->max_T = T, config->NH = sizes->NH, config->C = sizes->C;
     const Attention *attention = attention_find(settings.attention);
     die_if(attention_configure(attention, config, NULL, &error), &error);
     settings.stack = attention_stack_of(attention, config);
@@ -123,15 +125,26 @@ static void run_gpt2(int layers, int T) {
     ModelTensors tensors = gpt2_to_host(&model, HOST_TO_FILL);
     model_initialize(&tensors, 1, 0.02);
     gpt2_from_host(&model, HOST_TO_FILL);
-    std::vector<int> tokens = random_tokens((size_t)T + 1, 50257);
+    std::vector<int> tokens = random_tokens((size_t)T + 1, sizes->V);
     MicroBatch batch = {};
     batch.inputs = tokens.data(), batch.targets = tokens.data() + 1, batch.B = 1, batch.T = T, batch.is_first = 1;
     batch.scale = 1.0 / T;
     gpt2_forward(&model, &batch);
     gpt2_backward(&model, &batch);
-    Update update = {0, 1e-4, 0, INFINITY, INFINITY};
+    Update update = {};
+    update.rate = 1e-4, update.muon_rate = 1e-2, update.most_loss = update.most_norm = INFINITY;
     (void)gpt2_update(&model, &settings, &update);
     gpt2_free(&model);
+}
+
+static void run_gpt2(int layers, int T) {
+    GPT2Config sizes = {T, 50257, layers, 12, 768, POSITIONS_LEARNED};
+    run_step(&sizes, OPTIMIZER_ADAMW);
+}
+
+static void run_muon(int T) {
+    GPT2Config sizes = {T, 512, 1, 2, 128, POSITIONS_LEARNED};
+    run_step(&sizes, OPTIMIZER_MUON);
 }
 
 // Dropout's, those of a bias and of a GELU that no product includes, a bias gradient's second micro-batch, and the
@@ -173,6 +186,8 @@ static void run(const Order *order, int last) {
         print_memory(attention, order);
     else if (attention)
         run_attention(attention, order);
+    else if (!strcmp(what, "muon"))
+        run_muon(last);
     else if (!strcmp(what, "optional"))
         run_optional(last);
     else if (!strcmp(what, "weights"))
@@ -182,7 +197,7 @@ static void run(const Order *order, int last) {
     else
         die("usage: traffic attention NAME forward|backward|prompt|step|decode|memory B T C NH [options], or gpt2 "
             "LAYERS T, "
-            "or optional|weights COUNT");
+            "or muon|optional|weights COUNT");
 }
 
 int main(int argc, char **argv) {
