@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "memory_files.h"
 #include "fuzz.h"
+#include "json_memory.h"
 #include "core/base/file.h"
 
 #include <fcntl.h>
@@ -42,6 +43,7 @@ const unsigned char *memory_file_get(const char *path, size_t *size) {
 
 void memory_files_clear(void) {
     EXPECT(open_maps == 0 && open_writers == 0);
+    json_memory_check();
     for (int i = 0; i < file_count; i++) free(files[i].path), free(files[i].data);
     file_count = 0;
 }

@@ -130,16 +130,23 @@ static void change_tree(json_t *json) {
     }
 }
 
+// Its length is 0 when it is longer than `most`.
+static const char *text_of(const json_t *json, size_t most, size_t *length) {
+    char *text = arena_take(most + 1);
+    *length = json_dumpb(json, text, most, JSON_COMPACT | JSON_ENSURE_ASCII);
+    if (*length > most) *length = 0;
+    return text;
+}
+
 // The changed text in `data`; 0 when it is not JSON, or has become too long.
 static size_t mutate_json(uint8_t *data, size_t size, size_t most) {
     json_t *json = json_loadb((const char *)data, size, 0, NULL);
     if (!json) return 0;
     for (unsigned i = 0; i <= random_below(3); i++) change_tree(json);
-    char *text = json_dumps(json, JSON_COMPACT | JSON_ENSURE_ASCII);
-    size_t length = text ? strlen(text) : 0;
+    size_t length;
+    const char *text = text_of(json, most, &length);
     json_decref(json);
-    if (length > most) length = 0;
-    if (length) memcpy(data, text, length);
+    memcpy(data, text, length);
     return length;
 }
 
@@ -180,8 +187,9 @@ static size_t mutate_safetensors(uint8_t *data, size_t size, size_t most) {
     size_t numbers = size - 8 - length;
     change_tree(header);
     if (random_below(4)) numbers = fit_offsets(header);
-    char *text = json_dumps(header, JSON_COMPACT | JSON_ENSURE_ASCII);
-    size_t fresh = text ? strlen(text) : 0, whole = 8 + fresh + numbers;
+    size_t fresh;
+    const char *text = text_of(header, most, &fresh);
+    size_t whole = 8 + fresh + numbers;
     int fits = fresh && whole <= most && 8 + length <= size;
     if (fits) {
         size_t there = size - 8 - length, kept = there < numbers ? there : numbers;
