@@ -82,8 +82,8 @@ static json_t *changed_value(const json_t *old) {
 }
 
 static void change_object(json_t *object, unsigned place) {
-    const char *key;
-    json_t *value;
+    const char *key = "";
+    json_t *value = NULL;
     char fresh[64];
     json_object_foreach(object, key, value) if (place-- == 0) break;
     switch (random_below(4)) {
