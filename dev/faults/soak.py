@@ -224,6 +224,9 @@ def main():
     for name, kind, value in (("--steps", int, 2000), ("--stops", int, 20), ("--minutes", float, 60), ("--pause", float, 0), ("--seed", int, 1)):
         parser.add_argument(name, type=kind, default=value)
     options = parser.parse_args()
+    for number in (signal.SIGHUP, signal.SIGINT):  # nohup and a shell's & have them ignored, and so would the programs
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     random.seed(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         make_data(folder)
