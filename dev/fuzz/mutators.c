@@ -82,10 +82,11 @@ static json_t *changed_value(const json_t *old) {
 }
 
 static void change_object(json_t *object, unsigned place) {
-    const char *key = "";
+    const char *key;
     json_t *value = NULL;
     char fresh[64];
     json_object_foreach(object, key, value) if (place-- == 0) break;
+    if (!key) return;
     switch (random_below(4)) {
     case 0:
         json_object_del(object, key);
