@@ -127,6 +127,7 @@ class Soak:
 # ---- sampling
 
 WORDS = ["Once", "upon", "a", "time", "\u00e9t\u00e9", "\u4f60\u597d", "\U0001f600", "<|endoftext|>", "%s%n", "\\", '"', "\t", "  ", "\x7f", "0" * 99]
+LONGEST = 230000  # bytes of a line; more than 11 words, 200 times over
 
 
 def random_line(most):
@@ -157,7 +158,7 @@ def answer_pipe(folder, minutes, pause):
         if not heard.endswith(b"> "):
             break
         heard = b""
-        process.stdin.write(b"x" * 40000 + b"\n" if lines == 0 else random_line(200) + b"\n")  # the longest comes first
+        process.stdin.write(b"x" * LONGEST + b"\n" if lines == 0 else random_line(200) + b"\n")  # what it needs at most comes first
         process.stdin.flush()
         usage.look(process, progress)
         lines += 1
