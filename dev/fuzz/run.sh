@@ -65,7 +65,7 @@ one='name=$1 minutes=$2 left=$3 longest=$4 build=build/fuzz
 mkdir -p $build/found/$name $build/broken
 start=$(date +%s)
 nice $build/dev/fuzz/fuzz_$name -max_len=$longest -timeout=20 -malloc_limit_mb=1024 -rss_limit_mb=4096 \
-    -print_final_stats=1 -artifact_prefix=$build/broken/$name- -runs=$left $([ $left != -1 ] || echo -max_total_time=$((60 * minutes))) \
+    -reload=0 -print_final_stats=1 -artifact_prefix=$build/broken/$name- -runs=$left $([ $left != -1 ] || echo -max_total_time=$((60 * minutes))) \
     $build/found/$name dev/fuzz/corpus/$name >$build/$name.log 2>&1
 code=$?
 count=$(sed -n "s/^stat::number_of_executed_units: *//p" $build/$name.log)
