@@ -5,14 +5,17 @@
 
 #define NO_ENTRY UINT32_MAX
 
-MergeQueue *merge_queue_create(void) {
+// The lists are looked at only after they were written: clearing them would cost a short text more than encoding it.
+MergeQueue *merge_queue_create(size_t ranks) {
     MergeQueue *queue = memory_allocate_zeroed(1, sizeof(MergeQueue), "the merge queue");
+    queue->lists = memory_allocate(ranks, sizeof *queue->lists, "the merge queue");
     queue->free_entry = NO_ENTRY;
     return queue;
 }
 
 void merge_queue_free(MergeQueue *queue) {
     if (!queue) return;
+    free(queue->lists);
     free(queue->entries);
     free(queue->heap);
     free(queue);

@@ -13,7 +13,7 @@ enum { MERGE_RANKS = 65536 };
 typedef struct {
     struct {
         uint32_t first, last;
-    } lists[MERGE_RANKS];                    // of entries; valid where the rank's bit is set
+    } * lists;                               // (ranks) of entries; valid where the rank's bit is set
     uint64_t occupied[MERGE_RANKS / 64];     // one bit for each rank: its list is not empty
     uint64_t summary[MERGE_RANKS / 64 / 64]; // one bit for each word of `occupied`
     struct {
@@ -24,7 +24,7 @@ typedef struct {
     size_t heap_count, heap_capacity;
 } MergeQueue;
 
-MergeQueue *merge_queue_create(void);
+MergeQueue *merge_queue_create(size_t ranks); // for ranks below this, at most MERGE_RANKS
 void merge_queue_free(MergeQueue *queue);
 void merge_queue_push(MergeQueue *queue, uint32_t rank, uint32_t position);
 int merge_queue_pop(MergeQueue *queue, uint32_t *rank, uint32_t *position); // 0 when it is empty

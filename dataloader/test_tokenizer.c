@@ -350,7 +350,7 @@ static void test_text_equals_twin(void) {
 }
 
 static void test_merge_queue(void) {
-    MergeQueue *queue = merge_queue_create();
+    MergeQueue *queue = merge_queue_create(MERGE_RANKS);
     uint32_t rank, position;
     uint64_t waiting[600];
     for (int round = 0; round < 30; round++) { // pushes and pops mixed, against a plain list

@@ -354,8 +354,8 @@ typedef struct {     // work space for long pieces
     MergeQueue *queue;
 } LongPiece;
 
-static void long_piece_reserve(LongPiece *work, size_t bytes) {
-    if (!work->queue) work->queue = merge_queue_create();
+static void long_piece_reserve(LongPiece *work, size_t bytes, size_t ranks) {
+    if (!work->queue) work->queue = merge_queue_create(ranks);
     if (bytes <= work->capacity) return;
     work->ids = memory_resize(work->ids, bytes, sizeof *work->ids, "a long piece of text");
     work->ranks = memory_resize(work->ranks, bytes, sizeof *work->ranks, "a long piece of text");
@@ -381,7 +381,7 @@ static void merge_at(const Tokenizer *tokenizer, LongPiece *work, size_t left, u
 // The same merges for a piece of any length, in n log n. Writes at most `bytes` tokens and returns their number.
 static size_t merge_long(const Tokenizer *tokenizer, LongPiece *work, const unsigned char *piece, size_t bytes,
                          uint32_t *tokens) {
-    long_piece_reserve(work, bytes);
+    long_piece_reserve(work, bytes, (size_t)tokenizer->ranks);
     for (size_t i = 0; i < bytes; i++) work->ids[i] = tokenizer->byte_id[piece[i]];
     for (size_t i = 0; i < bytes; i++)
         set_pair(work, i, i + 1 < bytes ? pair_rank(tokenizer, work->ids[i], work->ids[i + 1]) : NO_RANK);

@@ -49,34 +49,23 @@ static MemoryFile make_ranks(const Tokenizer *tokenizer) {
 
 // ---- GPT-2's form
 
-// GPT-2's letter for a byte: itself if it is printable Latin-1, else the next one of U+0100, U+0101, ...; as UTF-8.
-static size_t write_letter(char *out, unsigned char byte) {
-    uint32_t code = 256;
-    for (unsigned b = 0; b <= byte; b++) {
-        int printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-        if (b < byte)
-            code += !printable;
-        else if (printable)
-            code = byte;
-    }
-    if (code < 128) {
-        out[0] = (char)code;
-        return 1;
-    }
-    out[0] = (char)(0xC0 | code >> 6);
-    out[1] = (char)(0x80 | (code & 0x3F));
-    return 2;
-}
-
 typedef struct {
     size_t length[256];
     char letters[256][2];
 } Letters;
 
+// GPT-2's letter for a byte: itself if it is printable Latin-1, else the next one of U+0100, U+0101, ...; as UTF-8.
 static Letters make_letters(void) {
     Letters letters;
-    for (int byte = 0; byte < 256; byte++)
-        letters.length[byte] = write_letter(letters.letters[byte], (unsigned char)byte);
+    uint32_t next = 256;
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        int printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+        uint32_t code = printable ? byte : next++;
+        int is_short = code < 128;
+        letters.letters[byte][0] = (char)(is_short ? code : 0xC0 | code >> 6);
+        letters.letters[byte][1] = (char)(0x80 | (code & 0x3F));
+        letters.length[byte] = is_short ? 1 : 2;
+    }
     return letters;
 }
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Long runs: make test-soak MINUTES=60.
 
-  dev/faults/soak.py [--steps 2000] [--stops 20] [--minutes 60] [--seed N]
+  dev/faults/soak.py [--steps 2000] [--stops 20] [--minutes 60] [--pause SECONDS] [--seed N]
 
 A training with a checkpoint every 5 steps is ended and resumed 20 times, at random steps by random signals: its weights,
 moments and metrics are those of a run that nobody disturbed, to the bit, and that run takes no more memory or files as it
 goes. Then the sampler answers random lines for an hour, from a pipe, and beside it random keys at a terminal. Last line:
-`N passed, N failed`. Needs the programs; with --minutes 0 there is no sampling.
+`N passed, N failed`. Needs the programs; with --minutes 0 there is no sampling. A line follows its answer at once, which
+keeps a core busy for the hour; with --pause 0.1 lines and keys come as fast as people type, and other work goes on beside it.
 """
 import argparse
 import fcntl
@@ -126,6 +127,7 @@ class Soak:
 # ---- sampling
 
 WORDS = ["Once", "upon", "a", "time", "\u00e9t\u00e9", "\u4f60\u597d", "\U0001f600", "<|endoftext|>", "%s%n", "\\", '"', "\t", "  ", "\x7f", "0" * 99]
+LONGEST = 230000  # bytes of a line; more than 11 words, 200 times over
 
 
 def random_line(most):
@@ -143,7 +145,7 @@ def start_sampler(folder, **streams):
                              str(random.randrange(1000))], env={**ENVIRONMENT, "TERM": "xterm", "HOME": folder}, **streams)
 
 
-def answer_pipe(folder, minutes):
+def answer_pipe(folder, minutes, pause):
     """Lines from a pipe, one after each prompt, to one process."""
     process = start_sampler(folder, stdin=subprocess.PIPE, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     usage, began, lines, heard = Usage(0.2), time.monotonic(), 0, b""
@@ -156,10 +158,11 @@ def answer_pipe(folder, minutes):
         if not heard.endswith(b"> "):
             break
         heard = b""
-        process.stdin.write(b"x" * 40000 + b"\n" if lines == 0 else random_line(200) + b"\n")  # the longest comes first
+        process.stdin.write(b"x" * LONGEST + b"\n" if lines == 0 else random_line(200) + b"\n")  # what it needs at most comes first
         process.stdin.flush()
         usage.look(process, progress)
         lines += 1
+        time.sleep(pause)
     process.stdin.close()
     said = process.stderr.read()[-300:]
     code = process.wait(PATIENCE)
@@ -172,7 +175,7 @@ KEYS = [bytes([k]) for k in range(1, 32) if k not in ENDING + b"\n\r"] + \
     [b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x1b[3~", b"\x1bb", b"\x1bf", b"\x1bd", b"\xff", b"\xc3"]
 
 
-def type_at_terminal(folder, ends, deadline):
+def type_at_terminal(folder, ends, deadline, pause):
     """One process at a terminal that is resized and typed at, until it ends or the time is over; its exit code, None: it hangs."""
     master, slave = pty.openpty()
     process = start_sampler(folder, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
@@ -180,7 +183,7 @@ def type_at_terminal(folder, ends, deadline):
     os.close(slave)
     heard_at, is_alive = time.monotonic(), True
     while is_alive and time.monotonic() < deadline and time.monotonic() - heard_at < PATIENCE:
-        if select.select([master], [], [], 0.02)[0]:
+        if select.select([master], [], [], max(0.02, pause))[0]:
             heard_at = time.monotonic()
             try:
                 is_alive = len(os.read(master, 65536)) > 0
@@ -201,17 +204,17 @@ def type_at_terminal(folder, ends, deadline):
     ends.append("hangs" if hangs else 0 if is_alive else process.returncode)
 
 
-def answer_terminal(folder, minutes, ends):
+def answer_terminal(folder, minutes, pause, ends):
     deadline = time.monotonic() + 60 * minutes
     while time.monotonic() < deadline:
-        type_at_terminal(folder, ends, deadline)
+        type_at_terminal(folder, ends, deadline, pause)
 
 
-def sample(folder, minutes):
+def sample(folder, minutes, pause):
     ends = []
-    terminal = threading.Thread(target=answer_terminal, args=(folder, minutes, ends))
+    terminal = threading.Thread(target=answer_terminal, args=(folder, minutes, pause, ends))
     terminal.start()
-    answer_pipe(folder, minutes)
+    answer_pipe(folder, minutes, pause)
     terminal.join()
     wrong = [code for code in ends if code not in (0, 128 + signal.SIGINT, -signal.SIGINT)]
     checks.check(f"{len(ends)} processes at a terminal under random keys: exit codes", ends and not wrong, wrong[:9])
@@ -219,9 +222,12 @@ def sample(folder, minutes):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, kind, value in (("--steps", int, 2000), ("--stops", int, 20), ("--minutes", float, 60), ("--seed", int, 1)):
+    for name, kind, value in (("--steps", int, 2000), ("--stops", int, 20), ("--minutes", float, 60), ("--pause", float, 0), ("--seed", int, 1)):
         parser.add_argument(name, type=kind, default=value)
     options = parser.parse_args()
+    for number in (signal.SIGHUP, signal.SIGINT):  # nohup and a shell's & have them ignored, and so would the programs
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     random.seed(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         make_data(folder)
@@ -230,7 +236,7 @@ def main():
         soak.disturbed()
         soak.compare()
         if options.minutes > 0:
-            sample(folder, options.minutes)
+            sample(folder, options.minutes, options.pause)
     return checks.summary()
 
 

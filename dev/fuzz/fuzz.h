@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+int LLVMFuzzerInitialize(int *argc, char ***argv); // in json_memory.c
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define EXPECT(condition)                                                                                              \

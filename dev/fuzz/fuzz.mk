@@ -3,7 +3,9 @@
 FUZZ_NAMES   := $(patsubst dev/fuzz/fuzz_%.c,%,$(wildcard dev/fuzz/fuzz_*.c))
 # FUZZ_DRIVER: what calls the target, libFuzzer with mutators of our own or replay.c
 FUZZ_DRIVER  ?= replay
-FUZZ_OBJECTS := $(BUILD)/float/dev/fuzz/memory_files.o $(BUILD)/float/dev/fuzz/$(FUZZ_DRIVER).o
+FUZZ_OBJECTS := $(patsubst %,$(BUILD)/float/dev/fuzz/%.o,memory_files json_memory $(FUZZ_DRIVER))
+
+$(FUZZ_OBJECTS): # mentioned, or make takes a rule without them while one of them is missing
 
 .PHONY: fuzz fuzz-programs
 fuzz-programs: $(FUZZ_NAMES:%=$(BUILD)/dev/fuzz/fuzz_%)

@@ -2,6 +2,7 @@
 // its data. What is accepted says the same when it has been written and read again.
 #define _GNU_SOURCE
 #include "fuzz.h"
+#include "json_memory.h"
 #include "core/base/json.h"
 #include "core/model/gpt2_config.h"
 #include "core/train/run.h"
@@ -76,5 +77,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         json_object_foreach(json, key, value) free(json_bytes_value(value));
     }
     json_decref(json);
+    json_memory_check();
     return 0;
 }

@@ -2,6 +2,7 @@
 // answered with, is one line of text; settings that were accepted are the same after being saved and read again.
 #define _GNU_SOURCE
 #include "fuzz.h"
+#include "json_memory.h"
 #include "core/train/llmc_command.h"
 #include "core/train/settings.h"
 
@@ -77,5 +78,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (llmc_command_refuse(count, words, &error)) EXPECT(strstr(error.text, "llm.c"));
     parse(count, words);
     free(text);
+    json_memory_check();
     return 0;
 }

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "memory_files.h"
 #include "fuzz.h"
+#include "json_memory.h"
 #include "core/base/file.h"
 
 #include <fcntl.h>
@@ -42,6 +43,7 @@ const unsigned char *memory_file_get(const char *path, size_t *size) {
 
 void memory_files_clear(void) {
     EXPECT(open_maps == 0 && open_writers == 0);
+    json_memory_check();
     for (int i = 0; i < file_count; i++) free(files[i].path), free(files[i].data);
     file_count = 0;
 }
@@ -121,16 +123,24 @@ int file_check_space(const char *path, uint64_t expected_bytes, Error *error) {
     return 0;
 }
 
+// The room for so many bytes: it doubles, for files are written in many small pieces.
+static size_t room_for(size_t bytes) {
+    size_t room = 1024;
+    while (room < bytes) room *= 2;
+    return room;
+}
+
 int file_writer_open(FileWriter *writer, const char *path, uint64_t expected_bytes, Error *error) {
     (void)expected_bytes, (void)error;
-    *writer = (FileWriter){.path = strdup(path), .temporary = malloc(1)};
+    *writer = (FileWriter){.path = strdup(path), .temporary = malloc(room_for(0))};
     open_writers++;
     return 0;
 }
 
 int file_write(FileWriter *writer, const void *data, size_t bytes, Error *error) {
     (void)error;
-    writer->temporary = realloc(writer->temporary, writer->written + bytes + 1);
+    size_t room = room_for(writer->written + bytes);
+    if (room > room_for(writer->written)) writer->temporary = realloc(writer->temporary, room);
     if (bytes) memcpy(writer->temporary + writer->written, data, bytes);
     writer->written += bytes;
     return 0;
@@ -162,11 +172,13 @@ int file_replace(const char *path, const void *data, size_t bytes, Error *error)
     return 0;
 }
 
-// What is appended to a log is not looked at.
+// What is appended to a log is not looked at. A copy of one descriptor is had sooner than a file is opened.
 int file_open_log(const char *path, int keep, Error *error) {
     (void)error;
     if (!keep) memory_file_put(path, "", 0);
-    return open("/dev/null", O_WRONLY | O_CLOEXEC);
+    static int nowhere = -1;
+    if (nowhere < 0) nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    return fcntl(nowhere, F_DUPFD_CLOEXEC, 0);
 }
 
 // ---- directories need not be made

@@ -9,7 +9,7 @@
 void memory_file_put(const char *path, const void *data, size_t size); // a copy
 // NULL when there is none of that name.
 const unsigned char *memory_file_get(const char *path, size_t *size);
-// Forgets them all. A map or a writer that was left open ends the process.
+// Forgets them all. A map or a writer that was left open, or JSON that was not given back, ends the process.
 void memory_files_clear(void);
 
 #endif

@@ -17,6 +17,23 @@ static unsigned random_below(unsigned bound) {
     return (unsigned)(random_state >> 33) % bound;
 }
 
+// ---- memory: JSON that is changed is many small blocks, which the sanitizers' malloc takes longer for than the reader
+// that is looked for errors takes. They come from one block, which is free again with the next change.
+
+static char arena[16 << 20];
+static size_t arena_used;
+
+static void *arena_take(size_t size) {
+    size_t place = arena_used, bytes = (size + 15) / 16 * 16;
+    if (size > sizeof arena || bytes > sizeof arena - place) return NULL;
+    arena_used += bytes;
+    return arena + place;
+}
+
+static void arena_leave(void *block) {
+    (void)block;
+}
+
 // ---- JSON
 
 static json_t *odd_value(void) {
@@ -66,9 +83,10 @@ static json_t *changed_value(const json_t *old) {
 
 static void change_object(json_t *object, unsigned place) {
     const char *key;
-    json_t *value;
+    json_t *value = NULL;
     char fresh[64];
     json_object_foreach(object, key, value) if (place-- == 0) break;
+    if (!key) return;
     switch (random_below(4)) {
     case 0:
         json_object_del(object, key);
@@ -113,17 +131,23 @@ static void change_tree(json_t *json) {
     }
 }
 
+// Its length is 0 when it is longer than `most`.
+static const char *text_of(const json_t *json, size_t most, size_t *length) {
+    char *text = arena_take(most + 1);
+    *length = json_dumpb(json, text, most, JSON_COMPACT | JSON_ENSURE_ASCII);
+    if (*length > most) *length = 0;
+    return text;
+}
+
 // The changed text in `data`; 0 when it is not JSON, or has become too long.
 static size_t mutate_json(uint8_t *data, size_t size, size_t most) {
     json_t *json = json_loadb((const char *)data, size, 0, NULL);
     if (!json) return 0;
     for (unsigned i = 0; i <= random_below(3); i++) change_tree(json);
-    char *text = json_dumps(json, JSON_COMPACT | JSON_ENSURE_ASCII);
-    size_t length = text ? strlen(text) : 0;
+    size_t length;
+    const char *text = text_of(json, most, &length);
     json_decref(json);
-    if (length > most) length = 0;
-    if (length) memcpy(data, text, length);
-    free(text);
+    memcpy(data, text, length);
     return length;
 }
 
@@ -164,8 +188,9 @@ static size_t mutate_safetensors(uint8_t *data, size_t size, size_t most) {
     size_t numbers = size - 8 - length;
     change_tree(header);
     if (random_below(4)) numbers = fit_offsets(header);
-    char *text = json_dumps(header, JSON_COMPACT | JSON_ENSURE_ASCII);
-    size_t fresh = text ? strlen(text) : 0, whole = 8 + fresh + numbers;
+    size_t fresh;
+    const char *text = text_of(header, most, &fresh);
+    size_t whole = 8 + fresh + numbers;
     int fits = fresh && whole <= most && 8 + length <= size;
     if (fits) {
         size_t there = size - 8 - length, kept = there < numbers ? there : numbers;
@@ -175,7 +200,6 @@ static size_t mutate_safetensors(uint8_t *data, size_t size, size_t most) {
         memcpy(data + 8, text, fresh);
     }
     json_decref(header);
-    free(text);
     return fits ? whole : 0;
 }
 
@@ -198,26 +222,35 @@ static void choose_piece(const uint8_t *data, size_t *start, size_t *end, const 
     }
 }
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) {
-    random_state = seed;
-    size_t start = 0, end = size, fresh = 0;
-    if (size && random_below(4)) {
-        choose_piece(data, &start, &end, "\n%%\n");
-        size_t rest = size - end, room = most - start - rest;
-        uint8_t *piece = malloc(room + 1);
+// One of the parts, or one of its lines, changed as what it is; returns the new size, or 0 when nothing was changed.
+static size_t mutate_part(uint8_t *data, size_t size, size_t most) {
+    size_t start = 0, end = size;
+    choose_piece(data, &start, &end, "\n%%\n");
+    size_t rest = size - end, room = most - start - rest;
+    uint8_t *piece = arena_take(room + 1);
+    memcpy(piece, data + start, end - start);
+    size_t fresh = mutate_json(piece, end - start, room);
+    if (!fresh) fresh = mutate_safetensors(piece, end - start, room);
+    if (!fresh) { // one of its lines
+        choose_piece(data, &start, &end, "\n");
+        rest = size - end, room = most - start - rest;
+        piece = arena_take(room + 1);
         memcpy(piece, data + start, end - start);
         fresh = mutate_json(piece, end - start, room);
-        if (!fresh) fresh = mutate_safetensors(piece, end - start, room);
-        if (!fresh) { // one of its lines
-            choose_piece(data, &start, &end, "\n");
-            rest = size - end, room = most - start - rest;
-            memcpy(piece, data + start, end - start);
-            fresh = mutate_json(piece, end - start, room);
-        }
-        if (fresh)
-            memmove(data + start + fresh, data + end, rest), memcpy(data + start, piece, fresh),
-                size = start + fresh + rest;
-        free(piece);
     }
-    return fresh ? size : LLVMFuzzerMutate(data, size, most);
+    if (!fresh) return 0;
+    memmove(data + start + fresh, data + end, rest), memcpy(data + start, piece, fresh);
+    return start + fresh + rest;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) {
+    json_malloc_t take;
+    json_free_t leave;
+    size_t fresh = 0;
+    random_state = seed, arena_used = 0;
+    json_get_alloc_funcs(&take, &leave);
+    json_set_alloc_funcs(arena_take, arena_leave);
+    if (size && random_below(4)) fresh = mutate_part(data, size, most);
+    json_set_alloc_funcs(take, leave);
+    return fresh ? fresh : LLVMFuzzerMutate(data, size, most);
 }

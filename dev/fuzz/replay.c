@@ -11,6 +11,7 @@ static void complain(void) {
 
 int main(int argc, char **argv) {
     atexit(complain);
+    LLVMFuzzerInitialize(&argc, &argv);
     for (int i = 1; i < argc; i++) {
         FILE *file = fopen(now = argv[i], "rb");
         if (!file || fseek(file, 0, SEEK_END)) perror(argv[i]), exit(1);
