@@ -33,6 +33,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 EQUIVALENT = os.path.join(HERE, 'equivalent_mutants.txt')
 WANTED_SHARE = {'kernel': 0.95, 'C': 0.9}
+PATIENCE = 60  # seconds for a test that sleeps, besides ten times what it takes without a mutant
 NUMBERS_PER_FILE = 1000  # so that a file's mutants keep their numbers, and other files their objects, when another changes
 
 
@@ -157,7 +158,19 @@ Outcome = collections.namedtuple('Outcome', 'status seconds output')
 Run = collections.namedtuple('Run', 'build program test')  # one test of one program
 
 
-def run_test(path, test, environment, cpu_seconds):
+def wait_for(process, patience):
+    """Its status and resources. What sleeps past the patience, in seconds, is stopped with all that it has started."""
+    end = time.monotonic() + patience
+    for last, number in ((end, signal.SIGTERM), (end + 10, signal.SIGKILL), (end + 1e9, None)):
+        while time.monotonic() < last:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG if number else 0)
+            if pid:
+                return status, usage
+            time.sleep(0.01)
+        os.killpg(process.pid, number)
+
+
+def run_test(path, test, environment, cpu_seconds, patience):
     """Exit status, CPU seconds and output."""
     settings = dict(os.environ, OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', ASAN_OPTIONS='detect_leaks=0', TEST_STOP='1',
                     TEST_ONLY=test, **environment)
@@ -165,8 +178,9 @@ def run_test(path, test, environment, cpu_seconds):
     place, path = tree.groups() if tree else (None, path)
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(['sh', '-c', 'ulimit -c 0; ulimit -t "$1"; shift; exec "$@"', 'sh', str(int(cpu_seconds) + 1), path],
-                                   stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=settings, cwd=place)
-        _, status, usage = os.wait4(process.pid, 0)
+                                   stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=settings, cwd=place,
+                                   start_new_session=True)
+        status, usage = wait_for(process, patience)
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         text = output.read().decode(errors='replace')
@@ -174,7 +188,7 @@ def run_test(path, test, environment, cpu_seconds):
 
 
 def has_run_out_of_time(outcome):
-    return outcome.status in (-signal.SIGXCPU, -signal.SIGKILL)
+    return outcome.status in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def reason_of(outcome):
@@ -192,7 +206,7 @@ def reason_of(outcome):
 # ---- what every test costs and reaches
 
 class Survey:
-    """Every test of every program without a mutant: it must pass, takes `seconds` and reaches the mutants in `reached`.
+    """Every test of every program without a mutant: it must pass, takes `seconds` of CPU time and reaches the mutants in `reached`.
     Tests that take longer than a mutant may get are left out. Kept from run to run by the programs' hashes."""
 
     def __init__(self, work, programs, options):
@@ -202,11 +216,12 @@ class Survey:
         wanted = [Run(*program, test) for program in programs for test in tests_in(program[1])]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             entries = list(pool.map(lambda run: self.known_entry(run) or self.look(run, programs[run.build, run.program]), wanted))
-        self.seconds, self.reached, self.floats = {}, {}, set()
+        self.seconds, self.passed, self.reached, self.floats = {}, {}, {}, set()
         for run, entry in zip(wanted, entries):
             self.floats.update(entry['floats'])
             if entry['ended'] and entry['seconds'] <= self.longest:
-                self.seconds[run], self.reached[run] = entry['seconds'], set(entry['reached'])
+                self.seconds[run], self.passed[run] = entry['seconds'], entry.get('passed', entry['seconds'])
+                self.reached[run] = set(entry['reached'])
 
     def key(self, run):
         return f'{self.hashes[run.build, run.program]} {run.test}'
@@ -217,13 +232,15 @@ class Survey:
 
     def look(self, run, path):
         with tempfile.NamedTemporaryFile('r') as noted:
-            outcome = run_test(path, run.test, {'CUDA_ON_CPU_MUTANTS_REACHED': noted.name}, self.longest + 1)
+            start = time.monotonic()
+            outcome = run_test(path, run.test, {'CUDA_ON_CPU_MUTANTS_REACHED': noted.name}, self.longest + 1, PATIENCE + 10 * self.longest)
+            passed = time.monotonic() - start
             is_missing = 'TEST_ONLY: there is no test' in outcome.output  # a test of the other precision
             if outcome.status and not is_missing and not has_run_out_of_time(outcome):
                 sys.exit(f'mutants: {path}: {run.test} fails without a mutant:\n{outcome.output[-1000:]}')
             print(f'{run.build} {run.program} {run.test}: {outcome.seconds:.1f} s', flush=True)
             lines = [tuple(map(int, line.split())) for line in noted if re.fullmatch(r'\d+ \d\n', line)]  # the others were cut
-        entry = {'key': self.key(run), 'seconds': outcome.seconds, 'ended': is_missing or outcome.status == 0,
+        entry = {'key': self.key(run), 'seconds': outcome.seconds, 'passed': passed, 'ended': is_missing or outcome.status == 0,
                  'reached': [number for number, how in lines if how == 1], 'floats': [number for number, how in lines if how == 2]}
         with self.lock:
             add_line(self.path, entry)
@@ -250,41 +267,57 @@ class Judge:
         reaching = sorted({self.survey.hashes[run.build, run.program] for run, reached in self.survey.reached.items() if mutant.number in reached})
         return hashlib.sha256(' '.join([mutant.identity(), str(self.options.seconds)] + reaching).encode()).hexdigest()
 
-    def knows(self, mutant):
-        return self.key(mutant) in self.known
+    def knows(self, mutant, whole=True):
+        entry = self.known.get(self.key(mutant))
+        return entry is not None and (not whole or 'tried' not in entry)
 
-    def runs_for(self, mutant):
+    def cost(self, mutant, run):
+        """What a test costs, less where it has killed the mutant's neighbours, or stands in the same room."""
+        likely = 1 + self.kills[mutant.path, run] + 3 * (os.path.dirname(run.program) == os.path.dirname(mutant.path))
+        return (0.02 + self.survey.seconds[run]) / likely
+
+    def runs_for(self, mutant, whole=True):
         """The tests to try: what killed it before, then cheap ones that kill its neighbours; of each build not more than
-        the seconds allowed, but one at least. The others follow where nothing explains why the mutant should survive."""
+        the seconds allowed, but one at least. The others follow, if asked for, where nothing explains why the mutant should
+        survive."""
         runs = [run for run, reached in self.survey.reached.items() if mutant.number in reached]
         before = self.last.get(mutant.identity(), {}).get('run')
-        runs.sort(key=lambda run: (list(run) != before, self.survey.seconds[run] / (1 + self.kills[mutant.path, run])))
-        spent, chosen = collections.Counter(), []
+        runs.sort(key=lambda run: (list(run) != before, self.cost(mutant, run)))
+        spent, chosen, most = collections.Counter(), [], self.options.seconds if whole else self.options.first
         for run in runs:
-            if not spent[run.build] or spent[run.build] + self.survey.seconds[run] <= self.options.seconds:
+            if not spent[run.build] or spent[run.build] + self.survey.seconds[run] <= most:
                 spent[run.build] += self.survey.seconds[run] + 1e-3
                 chosen.append(run)
-        return chosen if mutant.identity() in self.explained else chosen + [run for run in runs if run not in chosen]
+        return chosen if mutant.identity() in self.explained or not whole else chosen + [run for run in runs if run not in chosen]
 
-    def judge(self, mutant):
-        """'killed', 'survived' or 'not reached', with the run and the reason."""
+    def judge(self, mutant, whole=True):
+        """'killed', 'survived' or 'not reached', with the run and the reason. Where not all tests were tried that should be,
+        the entry says which were, and the others follow when it is asked for as a whole."""
         key, before = self.key(mutant), self.last.get(mutant.identity())
-        if key in self.known:
+        if self.knows(mutant, whole):
             return self.known[key]
         if self.options.trust and before and before['result'] == 'killed':
             return before
         entry = {'key': key, 'mutant': mutant.identity(), 'result': 'not reached', 'run': None, 'reason': '', 'seconds': 0}
-        for run in self.runs_for(mutant):
+        tried = self.known.get(key, entry).get('tried', [])
+        entry['result'] = 'survived' if tried else entry['result']
+        for run in self.runs_for(mutant, whole):
+            if list(run) in tried:
+                continue
             entry['result'] = 'survived'
-            limit = 10 + 5 * self.survey.seconds[run]
-            outcome = run_test(self.programs[run.build, run.program], run.test, {'CUDA_ON_CPU_MUTANT': str(mutant.number)}, limit)
+            limit, patience = 10 + 5 * self.survey.seconds[run], PATIENCE + 10 * self.survey.passed[run]
+            outcome = run_test(self.programs[run.build, run.program], run.test, {'CUDA_ON_CPU_MUTANT': str(mutant.number)}, limit, patience)
             entry['seconds'] += outcome.seconds
+            tried = tried + [list(run)]
             if outcome.status:
                 entry.update(result='killed', run=list(run), reason=reason_of(outcome))
                 break
+        if entry['result'] == 'survived' and not whole and len(tried) < len(self.runs_for(mutant)):
+            entry['tried'] = tried
         with self.lock:
             if entry['run']:
                 self.kills[mutant.path, Run(*entry['run'])] += 1
+            self.known[key] = entry
             add_line(self.path, entry)
         return entry
 
@@ -377,6 +410,7 @@ def parse_arguments():
     parser.add_argument('--test', required=True, help='names of test programs, separated by commas')
     parser.add_argument('--builds', default='fast,check,check-bf16,asan,asan-bf16', help='modes, with -bf16 or without')
     parser.add_argument('--seconds', type=float, default=3, help='CPU time of the tests that a mutant gets in each build, and of the longest test')
+    parser.add_argument('--first', type=float, default=15, help='as --seconds, before all other mutants have had their turn')
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--only', default='', help='only mutants whose name contains this')
     parser.add_argument('--sample', type=int, default=0, metavar='N', help='only N of them, drawn at random; the same ones for the same sources')
@@ -400,6 +434,25 @@ def sample_of(mutants, options):
     return random.Random(options.seed).sample(mutants, options.sample)  # in the order drawn: any first part is a sample too
 
 
+def judge_all(judge, mutants, options):
+    """Those that were judged, with their entries. First every mutant gets the tests that --first allows, so that a run that
+    ends by the clock has much of the sample; then those that have survived these get the others."""
+    end = time.monotonic() + 60 * options.minutes if options.minutes else None
+    for whole in (False, True):
+        progress = Progress(len(mutants))
+
+        def judged(mutant):
+            if end and time.monotonic() > end and not judge.knows(mutant, whole):
+                return mutant, judge.known.get(judge.key(mutant))
+            entry = judge.judge(mutant, whole)
+            progress.count(entry)
+            return mutant, entry
+
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            pairs = list(pool.map(judged, mutants))
+    return [(mutant, entry) for mutant, entry in pairs if entry]
+
+
 def main():
     os.chdir(ROOT)
     options = parse_arguments()
@@ -416,19 +469,7 @@ def main():
     survey = Survey(work, programs, options)
     chosen = [mutant for mutant in chosen if mutant.number not in survey.floats]
     judge = Judge(work, programs, survey, options)
-    progress = Progress(len(chosen))
-
-    end = time.monotonic() + 60 * options.minutes if options.minutes else None
-
-    def judged(mutant):
-        if end and time.monotonic() > end and not judge.knows(mutant):
-            return None
-        entry = judge.judge(mutant)
-        progress.count(entry)
-        return mutant, entry
-
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        pairs = [pair for pair in pool.map(judged, chosen) if pair]
+    pairs = judge_all(judge, chosen, options)
     return 0 if report(sorted(pairs, key=lambda pair: pair[0].number), len(named), options) else 1
 
 

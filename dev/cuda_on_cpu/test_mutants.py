@@ -13,7 +13,7 @@ import unittest
 import mutants
 
 SOURCE = 'dev/cuda_on_cpu/test_mutants.cu'
-OPTIONS = argparse.Namespace(seconds=10, jobs=2, trust=False, test='test_mutants', builds='check', sample=0, seed=1, language='kernel')
+OPTIONS = argparse.Namespace(seconds=10, first=10, minutes=0, jobs=2, trust=False, test='test_mutants', builds='check', sample=0, seed=1, language='kernel')
 OBJECTS = [os.path.abspath(path) for path in sys.argv[1:]]
 
 
