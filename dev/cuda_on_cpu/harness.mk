@@ -161,7 +161,8 @@ MUTANT_C_FILES   ?= train_gpt2.c $(filter-out %/naive_linear.c %/naive_quadratic
 MUTANT_C_SCRIPTS ?= core/model/test_inspect.sh dataloader/test_tokenize.sh scripts/test_train.sh scripts/test_sample.sh \
                     scripts/test_evaluate.sh scripts/test_llmc.sh scripts/test_hybrids.sh scripts/test_hostile.sh \
                     scripts/test_vocabulary.sh scripts/test_values.sh scripts/test_prompt.sh scripts/test_rendezvous.sh \
-                    scripts/test_parallel.sh scripts/test_work_kept.sh scripts/test_full_output.sh scripts/test_install.sh
+                    scripts/test_parallel.sh scripts/test_work_kept.sh scripts/test_full_output.sh scripts/test_install.sh \
+                    dev/fuzz/test_corpora.sh
 # (the bounds of test_linear_long are those of the usual flags; mutants are compiled with others)
 MUTANT_C_TESTS   ?= $(patsubst $(BUILD)/%,%,$(filter-out $(BUILD)/dataloader/stories/% %/test_linear_long,$(TESTS)) $(GRADIENT_TESTS)) test_gpt2_gradient \
                     $(MUTANT_C_SCRIPTS)

@@ -111,7 +111,7 @@ def target_of(build, test):
     if build != 'c':
         path = os.path.join('build', 'cuda_on_cpu', build, test)
         return path, path
-    return ('all', test) if test.endswith('.sh') else (os.path.join('build', test),) * 2
+    return ('all fuzz-programs', test) if test.endswith('.sh') else (os.path.join('build', test),) * 2
 
 
 def make_programs(tree, programs, jobs):
@@ -119,7 +119,7 @@ def make_programs(tree, programs, jobs):
     header = os.path.join(HERE, 'include', 'mutants_c.h')
     command = ['make', '--no-print-directory', '-s', '-k', f'-j{jobs}', 'BUILD=build', 'EXTRA_CUDA_FLAGS=-w -DCUDA_ON_CPU_MUTANTS',
                *([f'EXTRA_CFLAGS=-w -include {header}', 'OPT=-O1 -march=native -fno-math-errno'] if programs[0][0] == 'c' else [])]
-    command += sorted({target for target, _ in targets})
+    command += sorted({name for target, _ in targets for name in target.split()})
     environment = {name: value for name, value in os.environ.items() if name not in ('MAKEFLAGS', 'MAKELEVEL', 'MFLAGS')}
     if subprocess.run(command, cwd=tree, env=environment).returncode:
         sys.exit('mutants: the programs do not compile with their mutants; see above')
@@ -139,7 +139,8 @@ def called_by(program, path):
     if not program.endswith('.sh'):
         return ()
     tree = path[:-len(program)]
-    return tuple(os.path.join(tree, name) for name in ('train_gpt2', 'sample_gpt2', 'evaluate', 'tokenize', 'inspect', 'export_gguf', 'export_llmc'))
+    names = ('train_gpt2', 'sample_gpt2', 'evaluate', 'tokenize', 'inspect', 'export_gguf', 'export_llmc')
+    return tuple(os.path.join(tree, name) for name in names) + tuple(sorted(glob.glob(os.path.join(tree, 'build/dev/fuzz/fuzz_*'))))
 
 
 def tests_in(program_name):
