@@ -207,8 +207,8 @@ def reason_of(outcome):
 # ---- what every test costs and reaches
 
 class Survey:
-    """Every test of every program without a mutant: it must pass, takes `seconds` of CPU time and reaches the mutants in `reached`.
-    Tests that take longer than a mutant may get are left out. Kept from run to run by the programs' hashes."""
+    """Every test of every program without a mutant: it takes `seconds` of CPU time and reaches the mutants in `reached`.
+    Tests that take longer than a mutant may get, or fail, are left out; the latter are told. Kept from run to run by the programs' hashes."""
 
     def __init__(self, work, programs, options):
         self.path, self.longest, self.lock = os.path.join(work, 'survey.jsonl'), options.seconds, threading.Lock()
@@ -229,7 +229,7 @@ class Survey:
 
     def known_entry(self, run):
         entry = self.known.get(self.key(run))
-        return entry if entry and (entry['ended'] or entry['seconds'] >= self.longest) else None
+        return entry if entry and (entry['ended'] or entry.get('fails') or entry['seconds'] >= self.longest) else None
 
     def look(self, run, path):
         with tempfile.NamedTemporaryFile('r') as noted:
@@ -237,11 +237,11 @@ class Survey:
             outcome = run_test(path, run.test, {'CUDA_ON_CPU_MUTANTS_REACHED': noted.name}, self.longest + 1, PATIENCE + 10 * self.longest)
             passed = time.monotonic() - start
             is_missing = 'TEST_ONLY: there is no test' in outcome.output  # a test of the other precision
-            if outcome.status and not is_missing and not has_run_out_of_time(outcome):
-                sys.exit(f'mutants: {path}: {run.test} fails without a mutant:\n{outcome.output[-1000:]}')
-            print(f'{run.build} {run.program} {run.test}: {outcome.seconds:.1f} s', flush=True)
+            fails = outcome.status != 0 and not is_missing and not has_run_out_of_time(outcome)
+            why = f', fails without a mutant and judges none: {outcome.output[-300:].strip()}' if fails else ''
+            print(f'{run.build} {run.program} {run.test}: {outcome.seconds:.1f} s{why}', flush=True)
             lines = [tuple(map(int, line.split())) for line in noted if re.fullmatch(r'\d+ \d\n', line)]  # the others were cut
-        entry = {'key': self.key(run), 'seconds': outcome.seconds, 'passed': passed, 'ended': is_missing or outcome.status == 0,
+        entry = {'key': self.key(run), 'seconds': outcome.seconds, 'passed': passed, 'fails': fails, 'ended': is_missing or outcome.status == 0,
                  'reached': [number for number, how in lines if how == 1], 'floats': [number for number, how in lines if how == 2]}
         with self.lock:
             add_line(self.path, entry)
@@ -270,7 +270,7 @@ class Judge:
 
     def knows(self, mutant, whole=True):
         entry = self.known.get(self.key(mutant))
-        return entry is not None and (not whole or 'tried' not in entry)
+        return entry is not None and (not whole or entry.get('is_whole', True))
 
     def cost(self, mutant, run):
         """What a test costs, less where it has killed the mutant's neighbours, or stands in the same room."""
@@ -292,29 +292,28 @@ class Judge:
         return chosen if mutant.identity() in self.explained or not whole else chosen + [run for run in runs if run not in chosen]
 
     def judge(self, mutant, whole=True):
-        """'killed', 'survived' or 'not reached', with the run and the reason. Where not all tests were tried that should be,
-        the entry says which were, and the others follow when it is asked for as a whole."""
+        """'killed', 'survived' or 'not reached', with the run and the reason. A survivor's entry says which tests were tried:
+        they are not tried again, and the others follow when it is asked for as a whole."""
         key, before = self.key(mutant), self.last.get(mutant.identity())
         if self.knows(mutant, whole):
             return self.known[key]
         if self.options.trust and before and before['result'] == 'killed':
             return before
         entry = {'key': key, 'mutant': mutant.identity(), 'result': 'not reached', 'run': None, 'reason': '', 'seconds': 0}
-        tried = self.known.get(key, entry).get('tried', [])
-        entry['result'] = 'survived' if tried else entry['result']
+        tried = set((before or {}).get('tried', []))
         for run in self.runs_for(mutant, whole):
-            if list(run) in tried:
-                continue
             entry['result'] = 'survived'
+            if self.survey.key(run) in tried:
+                continue
             limit, patience = 10 + 5 * self.survey.seconds[run], PATIENCE + 10 * self.survey.passed[run]
             outcome = run_test(self.programs[run.build, run.program], run.test, {'CUDA_ON_CPU_MUTANT': str(mutant.number)}, limit, patience)
             entry['seconds'] += outcome.seconds
-            tried = tried + [list(run)]
+            tried.add(self.survey.key(run))
             if outcome.status:
                 entry.update(result='killed', run=list(run), reason=reason_of(outcome))
                 break
-        if entry['result'] == 'survived' and not whole and len(tried) < len(self.runs_for(mutant)):
-            entry['tried'] = tried
+        if entry['result'] == 'survived':
+            entry.update(tried=sorted(tried), is_whole=whole or all(self.survey.key(run) in tried for run in self.runs_for(mutant)))
         with self.lock:
             if entry['run']:
                 self.kills[mutant.path, Run(*entry['run'])] += 1
