@@ -16,7 +16,9 @@ import collections
 import concurrent.futures
 import glob
 import hashlib
+import itertools
 import json
+import math
 import os
 import random
 import re
@@ -33,6 +35,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 EQUIVALENT = os.path.join(HERE, 'equivalent_mutants.txt')
 WANTED_SHARE = {'kernel': 0.95, 'C': 0.9}
+CHEAP = 0.3    # CPU seconds of a test that shares a process with others
+CHUNK = 40     # mutants that are judged wholly before the next ones have their turn
 PATIENCE = 60  # seconds for a test that sleeps, besides ten times what it takes without a mutant
 NUMBERS_PER_FILE = 1000  # so that a file's mutants keep their numbers, and other files their objects, when another changes
 
@@ -289,7 +293,28 @@ class Judge:
             if not spent[run.build] or spent[run.build] + self.survey.seconds[run] <= most:
                 spent[run.build] += self.survey.seconds[run] + 1e-3
                 chosen.append(run)
-        return chosen if mutant.identity() in self.explained or not whole else chosen + [run for run in runs if run not in chosen]
+        if mutant.identity() in self.explained or not whole:
+            return chosen
+        total = list(itertools.accumulate((self.survey.seconds[run] for run in runs)))
+        return chosen + [run for run, sum_to_here in zip(runs, total) if run not in chosen and sum_to_here <= self.options.most]
+
+    def batches_for(self, mutant, tried, whole=True):
+        """The same without those that were tried, as lists: the cheap tests of a program go into one process."""
+        batches = collections.defaultdict(list)
+        for run in self.runs_for(mutant, whole):
+            if self.survey.key(run) not in tried:
+                is_cheap = self.survey.seconds[run] <= CHEAP and not run.program.endswith('.sh')
+                batches[(run.build, run.program) if is_cheap else run].append(run)
+        return list(batches.values())
+
+    def run_batch(self, mutant, batch):
+        """The outcome, and which of the tests has failed: the first that has not said that it is well."""
+        batch = [run for run in self.survey.seconds if run in batch]  # as the program runs them
+        seconds, passed = (sum(of[run] for run in batch) for of in (self.survey.seconds, self.survey.passed))
+        outcome = run_test(self.programs[batch[0][:2]], ','.join(run.test for run in batch), {'CUDA_ON_CPU_MUTANT': str(mutant.number)},
+                           3 + 5 * seconds, PATIENCE + 10 * passed)
+        well = set(re.findall(r'^ok +(\w+)$', outcome.output, re.M))
+        return outcome, next((run for run in batch if run.test not in well), batch[-1])
 
     def judge(self, mutant, whole=True):
         """'killed', 'survived' or 'not reached', with the run and the reason. A survivor's entry says which tests were tried:
@@ -301,17 +326,15 @@ class Judge:
             return before
         entry = {'key': key, 'mutant': mutant.identity(), 'result': 'not reached', 'run': None, 'reason': '', 'seconds': 0}
         tried = set((before or {}).get('tried', []))
-        for run in self.runs_for(mutant, whole):
-            entry['result'] = 'survived'
-            if self.survey.key(run) in tried:
-                continue
-            limit, patience = 10 + 5 * self.survey.seconds[run], PATIENCE + 10 * self.survey.passed[run]
-            outcome = run_test(self.programs[run.build, run.program], run.test, {'CUDA_ON_CPU_MUTANT': str(mutant.number)}, limit, patience)
+        for batch in self.batches_for(mutant, tried, whole):
+            outcome, run = self.run_batch(mutant, batch)
             entry['seconds'] += outcome.seconds
-            tried.add(self.survey.key(run))
+            tried.update(map(self.survey.key, batch))
             if outcome.status:
                 entry.update(result='killed', run=list(run), reason=reason_of(outcome))
                 break
+        if entry['run'] is None and tried:
+            entry['result'] = 'survived'
         if entry['result'] == 'survived':
             entry.update(tried=sorted(tried), is_whole=whole or all(self.survey.key(run) in tried for run in self.runs_for(mutant)))
         with self.lock:
@@ -410,7 +433,8 @@ def parse_arguments():
     parser.add_argument('--test', required=True, help='names of test programs, separated by commas')
     parser.add_argument('--builds', default='fast,check,check-bf16,asan,asan-bf16', help='modes, with -bf16 or without')
     parser.add_argument('--seconds', type=float, default=3, help='CPU time of the tests that a mutant gets in each build, and of the longest test')
-    parser.add_argument('--first', type=float, default=15, help='as --seconds, before all other mutants have had their turn')
+    parser.add_argument('--first', type=float, default=15, help='as --seconds, before the other mutants have had their turn')
+    parser.add_argument('--most', type=float, default=math.inf, help='CPU time of all the tests that a survivor gets')
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--only', default='', help='only mutants whose name contains this')
     parser.add_argument('--sample', type=int, default=0, metavar='N', help='only N of them, drawn at random; the same ones for the same sources')
@@ -435,21 +459,25 @@ def sample_of(mutants, options):
 
 
 def judge_all(judge, mutants, options):
-    """Those that were judged, with their entries. First every mutant gets the tests that --first allows, so that a run that
-    ends by the clock has much of the sample; then those that have survived these get the others."""
+    """Those that were judged, with their entries. Of a few at a time every mutant first gets the tests that --first allows;
+    then those that have survived these get the others, so that what is judged when the clock ends it is a sample."""
     end = time.monotonic() + 60 * options.minutes if options.minutes else None
-    for whole in (False, True):
-        progress = Progress(len(mutants))
+    progress = Progress(len(mutants))
 
-        def judged(mutant):
-            if end and time.monotonic() > end and not judge.knows(mutant, whole):
-                return mutant, judge.known.get(judge.key(mutant))
-            entry = judge.judge(mutant, whole)
+    def judged(mutant, whole):
+        if end and time.monotonic() > end and not judge.knows(mutant, whole):
+            return mutant, judge.known.get(judge.key(mutant))
+        entry = judge.judge(mutant, whole)
+        if whole:
             progress.count(entry)
-            return mutant, entry
+        return mutant, entry
 
-        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            pairs = list(pool.map(judged, mutants))
+    pairs = []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for i in range(0, len(mutants), CHUNK):
+            for whole in (False, True):
+                of_chunk = list(pool.map(lambda mutant, whole=whole: judged(mutant, whole), mutants[i:i + CHUNK]))
+            pairs += of_chunk
     return [(mutant, entry) for mutant, entry in pairs if entry]
 
 

@@ -13,7 +13,7 @@ import unittest
 import mutants
 
 SOURCE = 'dev/cuda_on_cpu/test_mutants.cu'
-OPTIONS = argparse.Namespace(seconds=10, first=10, minutes=0, jobs=2, trust=False, test='test_mutants', builds='check', sample=0, seed=1, language='kernel')
+OPTIONS = argparse.Namespace(seconds=10, first=10, most=100, minutes=0, jobs=2, trust=False, test='test_mutants', builds='check', sample=0, seed=1, language='kernel')
 OBJECTS = [os.path.abspath(path) for path in sys.argv[1:]]
 
 
@@ -73,7 +73,7 @@ class Mutants(unittest.TestCase):
         alive = [mutant for mutant, entry in self.entries if entry['result'] != 'killed'][0]
         runs = [mutants.Run('check', 'test_mutants', name) for name in ('one', 'another', 'a_third')]
         survey = argparse.Namespace(reached={run: {alive.number} for run in runs}, seconds=dict.fromkeys(runs, 1))
-        judge = mutants.Judge(self.directory.name, {}, survey, argparse.Namespace(seconds=2.5))
+        judge = mutants.Judge(self.directory.name, {}, survey, argparse.Namespace(seconds=2.5, most=100))
         self.assertEqual(judge.runs_for(alive), runs)
         judge.explained = {alive.identity()}
         self.assertEqual(judge.runs_for(alive), runs[:2])
