@@ -118,11 +118,11 @@ def target_of(build, test):
     return ('all fuzz-programs', test) if test.endswith('.sh') else (os.path.join('build', test),) * 2
 
 
-def make_programs(tree, programs, jobs):
+def make_programs(tree, programs, jobs, sanitizers=''):
     targets = [target_of(*program) for program in programs]
     header = os.path.join(HERE, 'include', 'mutants_c.h')
     command = ['make', '--no-print-directory', '-s', '-k', f'-j{jobs}', 'BUILD=build', 'EXTRA_CUDA_FLAGS=-w -DCUDA_ON_CPU_MUTANTS',
-               *([f'EXTRA_CFLAGS=-w -include {header}', 'OPT=-O1 -march=native -fno-math-errno'] if programs[0][0] == 'c' else [])]
+               *([f'EXTRA_CFLAGS=-w -include {header} {sanitizers}', 'OPT=-O1 -march=native -fno-math-errno'] if programs[0][0] == 'c' else [])]
     command += sorted({name for target, _ in targets for name in target.split()})
     environment = {name: value for name, value in os.environ.items() if name not in ('MAKEFLAGS', 'MAKELEVEL', 'MFLAGS')}
     if subprocess.run(command, cwd=tree, env=environment).returncode:
@@ -257,8 +257,9 @@ class Survey:
 class Judge:
     """Finds out what becomes of each mutant, and remembers it."""
 
-    def __init__(self, work, programs, survey, options):
+    def __init__(self, work, programs, survey, options, sanitized=None):
         self.programs, self.survey, self.options = programs, survey, options
+        self.sanitized = sanitized or {}  # the same programs with sanitizers, for what survives the others
         self.path = os.path.join(work, 'results.jsonl')
         self.lock = threading.Lock()
         self.explained = set(read_equivalents())
@@ -274,7 +275,7 @@ class Judge:
 
     def knows(self, mutant, whole=True):
         entry = self.known.get(self.key(mutant))
-        return entry is not None and (not whole or entry.get('is_whole', True))
+        return entry is not None and (not whole or (entry.get('is_whole', True) and entry.get('is_sanitized', True) >= bool(self.sanitized)))
 
     def cost(self, mutant, run):
         """What a test costs, less where it has killed the mutant's neighbours, or stands in the same room."""
@@ -307,12 +308,12 @@ class Judge:
                 batches[(run.build, run.program) if is_cheap else run].append(run)
         return list(batches.values())
 
-    def run_batch(self, mutant, batch):
+    def run_batch(self, mutant, batch, programs):
         """The outcome, and which of the tests has failed: the first that has not said that it is well."""
         batch = [run for run in self.survey.seconds if run in batch]  # as the program runs them
         seconds, passed = (sum(of[run] for run in batch) for of in (self.survey.seconds, self.survey.passed))
-        outcome = run_test(self.programs[batch[0][:2]], ','.join(run.test for run in batch), {'CUDA_ON_CPU_MUTANT': str(mutant.number)},
-                           3 + 5 * seconds, PATIENCE + 10 * passed)
+        outcome = run_test(programs[batch[0][:2]], ','.join(run.test for run in batch), {'CUDA_ON_CPU_MUTANT': str(mutant.number)},
+                           3 + (5 if programs is self.programs else 20) * seconds, PATIENCE + 10 * passed)
         well = set(re.findall(r'^ok +(\w+)$', outcome.output, re.M))
         return outcome, next((run for run in batch if run.test not in well), batch[-1])
 
@@ -326,8 +327,10 @@ class Judge:
             return before
         entry = {'key': key, 'mutant': mutant.identity(), 'result': 'not reached', 'run': None, 'reason': '', 'seconds': 0}
         tried = set((before or {}).get('tried', []))
-        for batch in self.batches_for(mutant, tried, whole):
-            outcome, run = self.run_batch(mutant, batch)
+        batches = [(self.programs, batch) for batch in self.batches_for(mutant, tried, whole)]
+        batches += [(self.sanitized, batch) for batch in self.batches_for(mutant, set(), False)] if whole and self.sanitized else []
+        for programs, batch in batches:
+            outcome, run = self.run_batch(mutant, batch, programs)
             entry['seconds'] += outcome.seconds
             tried.update(map(self.survey.key, batch))
             if outcome.status:
@@ -336,7 +339,7 @@ class Judge:
         if entry['run'] is None and tried:
             entry['result'] = 'survived'
         if entry['result'] == 'survived':
-            entry.update(tried=sorted(tried), is_whole=whole or all(self.survey.key(run) in tried for run in self.runs_for(mutant)))
+            entry.update(tried=sorted(tried), is_sanitized=bool(self.sanitized), is_whole=whole or all(self.survey.key(run) in tried for run in self.runs_for(mutant)))
         with self.lock:
             if entry['run']:
                 self.kills[mutant.path, Run(*entry['run'])] += 1
@@ -441,6 +444,7 @@ def parse_arguments():
     parser.add_argument('--seed', type=int, default=1, help='of the sample')
     parser.add_argument('--minutes', type=float, default=0, help='begin no mutant after these; the table tells of those judged')
     parser.add_argument('--trust', action='store_true', help='what was killed before a change of the tests stays killed')
+    parser.add_argument('--asan', action='store_true', help='C that survives gets the tests of --first with sanitizers too')
     parser.add_argument('--list', action='store_true', help='only list the mutants')
     parser.add_argument('--table', help='where to write the table, BUILD/mutants/table.md')
     parser.add_argument('--build', default=os.environ.get('BUILD', 'build'))
@@ -493,10 +497,13 @@ def main():
     work = os.path.join(options.build, 'mutants' if options.language == 'kernel' else 'mutants_c')
     plant_tree(os.path.join(work, 'tree'), mutants, options.build)
     wanted = [(build, test) for build in options.builds.split(',') for test in options.test.split(',')]
-    programs = make_programs(os.path.join(work, 'tree'), wanted, options.jobs)
+    programs, sanitized = make_programs(os.path.join(work, 'tree'), wanted, options.jobs), {}
+    if options.asan:
+        plant_tree(os.path.join(work, 'asan/tree'), mutants, options.build)
+        sanitized = make_programs(os.path.join(work, 'asan/tree'), wanted, options.jobs, '-fsanitize=address,bounds -fno-sanitize-recover=all')
     survey = Survey(work, programs, options)
     chosen = [mutant for mutant in chosen if mutant.number not in survey.floats]
-    judge = Judge(work, programs, survey, options)
+    judge = Judge(work, programs, survey, options, sanitized)
     pairs = judge_all(judge, chosen, options)
     return 0 if report(sorted(pairs, key=lambda pair: pair[0].number), len(named), options) else 1
 
