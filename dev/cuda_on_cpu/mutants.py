@@ -313,7 +313,7 @@ class Judge:
         batch = [run for run in self.survey.seconds if run in batch]  # as the program runs them
         seconds, passed = (sum(of[run] for run in batch) for of in (self.survey.seconds, self.survey.passed))
         outcome = run_test(programs[batch[0][:2]], ','.join(run.test for run in batch), {'CUDA_ON_CPU_MUTANT': str(mutant.number)},
-                           3 + (5 if programs is self.programs else 20) * seconds, PATIENCE + 10 * passed)
+                           1 + (5 if programs is self.programs else 20) * seconds, PATIENCE + 10 * passed)
         well = set(re.findall(r'^ok +(\w+)$', outcome.output, re.M))
         return outcome, next((run for run in batch if run.test not in well), batch[-1])
 
