@@ -147,12 +147,12 @@ def called_by(program, path):
     return tuple(os.path.join(tree, name) for name in names) + tuple(sorted(glob.glob(os.path.join(tree, 'build/dev/fuzz/fuzz_*'))))
 
 
-def tests_in(program_name):
-    """The names of the tests of a program, in the order in which it runs them."""
+def tests_in(program_name, build):
+    """The names of the tests of a program, in the order in which it runs them. test_gpt2 is a program of C, and another of CUDA."""
     if program_name.endswith('.sh'):
         return [os.path.basename(program_name)[:-3]]
     name = program_name.replace('test_gpt2_gradient', 'test_gpt2')
-    path = [path for folder in ('', 'dev/cuda_on_cpu/') for suffix in ('cu', 'c') for path in glob.glob(f'{folder}{name}.{suffix}')][0]
+    path = [path for folder in ('', 'dev/cuda_on_cpu/') for suffix in (('c',) if build == 'c' else ('cu', 'c')) for path in glob.glob(f'{folder}{name}.{suffix}')][0]
     with open(path) as file:
         return re.findall(r'^\s*RUN\((\w+)\);', file.read(), re.M)
 
@@ -218,7 +218,7 @@ class Survey:
         self.path, self.longest, self.lock = os.path.join(work, 'survey.jsonl'), options.seconds, threading.Lock()
         self.hashes = {program: hash_of_file(path, *called_by(program[1], path)) for program, path in programs.items()}
         self.known = {entry['key']: entry for entry in read_lines(self.path)}
-        wanted = [Run(*program, test) for program in programs for test in tests_in(program[1])]
+        wanted = [Run(*program, test) for program in programs for test in tests_in(program[1], program[0])]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             entries = list(pool.map(lambda run: self.known_entry(run) or self.look(run, programs[run.build, run.program]), wanted))
         self.seconds, self.passed, self.reached, self.floats = {}, {}, {}, set()

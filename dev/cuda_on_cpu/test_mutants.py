@@ -89,6 +89,11 @@ class Mutants(unittest.TestCase):
         self.assertNotEqual(drawn(5, 1), drawn(5, 2))
         self.assertEqual((len(set(drawn(5, 1))), drawn(0, 1), drawn(10 ** 6, 1)), (5, self.found, self.found))
 
+    def test_programs_of_two_languages(self):
+        self.assertIn('pytorch_ten_adamw_steps', mutants.tests_in('test_gpt2', 'c'))
+        self.assertIn('pytorch_ten_adamw_steps', mutants.tests_in('test_gpt2_gradient', 'c'))
+        self.assertIn('decoding_as_a_graph', mutants.tests_in('test_gpt2', 'fast'))
+
     def test_table(self):
         path = os.path.join(self.directory.name, 'table.md')
         alive = [mutant for mutant, entry in self.entries if entry['result'] != 'killed']
