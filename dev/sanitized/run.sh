@@ -88,7 +88,7 @@ under_coverage() { # one thread, so that counting needs no atomic operations; te
     compiler=(OPT="-O1 -march=native -fno-math-errno" EXTRA_CFLAGS=--coverage EXTRA_LIBS=--coverage)
     export OMP_NUM_THREADS=1
     tests=(dev/fuzz/test_corpora.sh dataloader/test_tokenize.sh dataloader/stories/test_stories.sh core/model/test_inspect.sh)
-    for name in train sample evaluate llmc hybrids hostile vocabulary values prompt work_kept full_output rendezvous parallel tensorboard; do
+    for name in train sample evaluate llmc hybrids hostile vocabulary values prompt work_kept full_output rendezvous parallel tensorboard install; do
         tests+=(scripts/test_$name.sh)
     done
     programs=$(names_of 'filter-out %/test_linear_long,$(TESTS)')
