@@ -277,6 +277,12 @@ class Judge:
         entry = self.known.get(self.key(mutant))
         return entry is not None and (not whole or (entry.get('is_whole', True) and entry.get('is_sanitized', True) >= bool(self.sanitized)))
 
+    def remembered(self, mutant):
+        """What is known without running anything, or None."""
+        before = self.last.get(mutant.identity())
+        is_trusted = self.options.trust and before and before['result'] == 'killed'
+        return before if is_trusted else self.known.get(self.key(mutant))
+
     def cost(self, mutant, run):
         """What a test costs, less where it has killed the mutant's neighbours, or stands in the same room."""
         likely = 1 + self.kills[mutant.path, run] + 3 * (os.path.dirname(run.program) == os.path.dirname(mutant.path))
@@ -470,7 +476,7 @@ def judge_all(judge, mutants, options):
 
     def judged(mutant, whole):
         if end and time.monotonic() > end and not judge.knows(mutant, whole):
-            return mutant, judge.known.get(judge.key(mutant))
+            return mutant, judge.remembered(mutant)
         entry = judge.judge(mutant, whole)
         if whole:
             progress.count(entry)
