@@ -1,4 +1,4 @@
-// Ranks that come together without MPI: the options, addresses, who is let in, messages; strangers and real processes are in
+// Ranks that come together without MPI: the options, addresses, who is let in, messages. Strangers and real processes:
 // scripts/test_rendezvous.sh.
 #define _GNU_SOURCE
 #include "core/base/test.h"

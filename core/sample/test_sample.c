@@ -34,7 +34,7 @@ static int kept_tokens(int kept[V_MAX], double share[V_MAX], const real *logits,
     return n;
 }
 
-// Draws with evenly spaced numbers: each token comes as often as its share, one more or less at each end of its interval.
+// Draws with evenly spaced numbers: a token comes as often as its share, one more or less at the ends of its interval.
 static void check_draws(const real *logits, int V, DrawSettings settings) {
     Candidate candidates[V_MAX];
     int kept[V_MAX], drawn[V_MAX] = {0};

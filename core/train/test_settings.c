@@ -121,8 +121,8 @@ static void trainer_resume(void) {
     json_decref(saved), json_decref(softmax);
 }
 
-// What is printed when a run starts: the name of a model only where its sizes are that model's, groups in lines of bounded
-// length, and no ranks where there are none.
+// What is printed when a run starts: the name of a model only where its sizes are that model's, groups in lines of
+// bounded length, and no ranks where there are none.
 static char *start_table(const char *line) {
     static char *text;
     static size_t size;
