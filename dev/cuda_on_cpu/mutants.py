@@ -278,10 +278,9 @@ class Judge:
         return entry is not None and (not whole or (entry.get('is_whole', True) and entry.get('is_sanitized', True) >= bool(self.sanitized)))
 
     def remembered(self, mutant):
-        """What is known without running anything, or None."""
-        before = self.last.get(mutant.identity())
-        is_trusted = self.options.trust and before and before['result'] == 'killed'
-        return before if is_trusted else self.known.get(self.key(mutant))
+        """What is known without running anything, or None; before a change of the tests, where that is trusted."""
+        before = self.last.get(mutant.identity()) if self.options.trust else None
+        return before or self.known.get(self.key(mutant))
 
     def cost(self, mutant, run):
         """What a test costs, less where it has killed the mutant's neighbours, or stands in the same room."""
@@ -396,7 +395,7 @@ def write_table(path, judged, all_mutants, equivalents, options):
                    f'What `make test-mutants{"" if builds else "-c"}` found ([README.md](README.md) says what it does), with the tests '
                    f'{", ".join(options.test.split(","))}{builds}; {minutes:.0f} minutes of CPU time for the mutants. ' +
                    (f'Of a sample of {options.sample} of {all_mutants} mutants (`--sample {options.sample} --seed {options.seed}`), without those '
-                      f'of floats, {len(judged)} were judged. ' if options.sample else '') + 'The cells say how many were killed of how many.\n\n')
+                      f'of floats, {len(judged)} were judged{", the first drawn" if len(judged) < options.sample / 2 else ""}. ' if options.sample else '') + 'The cells say how many were killed of how many.\n\n')
         file.write('| file | ' + ' | '.join(kinds) + ' | all | killed |\n|---' + '|---:' * (len(kinds) + 2) + '|\n')
         for name in sorted({mutant.path for mutant, _ in judged}) + ['all']:
             chosen = [(mutant, entry) for mutant, entry in judged if name in ('all', mutant.path)]
