@@ -326,10 +326,10 @@ class Judge:
         """'killed', 'survived' or 'not reached', with the run and the reason. A survivor's entry says which tests were tried:
         they are not tried again, and the others follow when it is asked for as a whole."""
         key, before = self.key(mutant), self.last.get(mutant.identity())
-        if self.knows(mutant, whole):
-            return self.known[key]
         if self.options.trust and before and before['result'] == 'killed':
             return before
+        if self.knows(mutant, whole):
+            return self.known[key]
         entry = {'key': key, 'mutant': mutant.identity(), 'result': 'not reached', 'run': None, 'reason': '', 'seconds': 0}
         tried = set((before or {}).get('tried', []))
         batches = [(self.programs, batch) for batch in self.batches_for(mutant, tried, whole)]
