@@ -155,7 +155,7 @@ test-mutants: $(BUILD)/libslay.a $(CUDA_TWIN)
 	@python3 dev/cuda_on_cpu/mutants.py --test $$(echo $(MUTANT_TESTS) | tr " " ,) $(MUTANT_OPTIONS) $(MUTANT_FILES)
 # The same for the C code: a sample of 430, of which some are comparisons of floats and do not count (MUTANT_C_OPTIONS='--sample 0'
 # for all), judged by the test programs and scripts.
-MUTANT_C_OPTIONS ?= --sample 430 --seconds 60
+MUTANT_C_OPTIONS ?= --sample 430 --seconds 60 --most 150
 MUTANT_C_FILES   ?= train_gpt2.c $(filter-out %/naive_linear.c %/naive_quadratic.c dataloader/stories/%,$(LIBRARY_SOURCES)) \
                     $(filter-out dataloader/stories/%,$(PROGRAM_SOURCES))
 MUTANT_C_SCRIPTS ?= core/model/test_inspect.sh dataloader/test_tokenize.sh scripts/test_train.sh scripts/test_sample.sh \
