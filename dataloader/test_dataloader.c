@@ -140,7 +140,7 @@ static void refuses_files_that_are_no_shards(void) {
     check_bad_file("one.bin", "only 1 bytes");
     char page[2048];
     memset(page, '.', sizeof page);
-    memcpy(page, "<html>", 6);
+    memcpy(page, "<html>\n.\r.\t.", 12);
     write_bytes("page.bin", page, sizeof page);
     check_bad_file("page.bin", "found text");
     write_raw("magic.bin", 12345, 1, 10, 0, 20);

@@ -74,7 +74,8 @@ encode --out "$work/one" --threads 1 "$work/large" >/dev/null
 encode --out "$work/four" --threads 4 "$work/large" >/dev/null
 check "blocks of one document" cmp "$work/one_train_000000.bin" "$work/four_train_000000.bin"
 # ---- training
-"$tokenize" train --vocab 700 --out "$work/new/dir/v.tiktoken" "$text" >/dev/null
+"$tokenize" train --vocab 700 --out "$work/new/dir/v.tiktoken" "$text" >"$work/trained"
+check "train tells what it has made" grep -qE "v.tiktoken: a vocabulary of 700 from [1-9][0-9]* different pieces, [0-9.]+ s$" "$work/trained"
 check "train makes the fixture" cmp "$work/new/dir/v.tiktoken" "$vocabulary"
 "$tokenize" train --vocab 700 --threads 3 --out "$work/v3.tiktoken" "$work/large" >/dev/null
 "$tokenize" train --vocab 700 --threads 1 --out "$work/v1.tiktoken" <"$work/large" >/dev/null
@@ -82,6 +83,7 @@ check "threads train the same" cmp "$work/v1.tiktoken" "$work/v3.tiktoken"
 
 # ---- info
 check "info on a shard" grep -q "documents    3 " <("$tokenize" info --vocab-file "$vocabulary" "$work"/documents_train_000000.bin)
+check "info on a long shard" grep -q "text         300000 bytes" <("$tokenize" info --vocab-file "$vocabulary" "$work"/noise_train_000000.bin)
 check "info on a vocabulary" grep -q "700 tokens (699 ranks" <("$tokenize" info "$vocabulary")
 check "info without a vocabulary" grep -q "give --vocab-file" <("$tokenize" info "$work"/documents_train_000000.bin)
 "$tokenize" export --vocab-file "$vocabulary" --out "$work/hf" >/dev/null

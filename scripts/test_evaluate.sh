@@ -112,7 +112,7 @@ else
 fi
 
 check_refused "no set" "found 1 of them" ./evaluate "$work/run"
-check_refused "no such set" "none.jsonl" ./evaluate "$work/run" "$work/none.jsonl"
+check_refused "no such set" "evaluate: $work/none.jsonl" ./evaluate "$work/run" "$work/none.jsonl"
 check_refused "a shard is no set" "line 1: expected a JSON object" ./evaluate "$work/run" "$work/shard_train_000000.bin"
 check_refused "no such set for the trainer" "none.jsonl" ./train_gpt2 --train "$work/shard_train_000000.bin" --tokenizer "$work/vocab" \
     --model tiny --eval "$work/none.jsonl" --out "$work/never"

@@ -3,6 +3,8 @@
 #include "error.h"
 #include "file.h"
 #include "memory.h"
+#include "profile.h"
+#include "progress.h"
 #include "random.h"
 #include "test.h"
 #include "test_files.h"
@@ -31,6 +33,18 @@ static void ask_for_too_much(void) {
     memory_allocate(SIZE_MAX / 4, 8, "the moon");
 }
 
+static void warn_at_length(void) {
+    char text[2000] = "";
+    error_set_program("train_gpt2");
+    memset(text, 'x', sizeof text - 1);
+    warn("%s", text);
+}
+static void warn_on_ranks(void) {
+    error_set_program("test");
+    for (int rank = 0; rank < 3; rank++) error_set_rank(rank), warn("of rank %d", rank);
+    error_print(&(Error){"an error"});
+}
+
 static void test_messages(void) {
     char said[2048];
     CHECK(run_apart(die_rudely, said, sizeof said) == 1);
@@ -39,6 +53,10 @@ static void test_messages(void) {
     CHECK_CONTAINS(said, ": x: expected 3\n");
     CHECK(run_apart(warn_only, said, sizeof said) == 0);
     CHECK_CONTAINS(said, ": warning: careful with that\n");
+    CHECK(run_apart(warn_at_length, said, sizeof said) == 0);
+    CHECK(strlen(said) > 1000 && strlen(said) < 1200 && strspn(said + 21, "x") == strlen(said) - 22);
+    CHECK(run_apart(warn_on_ranks, said, sizeof said) == 0); // those of other ranks say the same
+    CHECK(strcmp(said, "test: warning: of rank 0\ntest: rank 2: an error\n") == 0);
 }
 
 static void test_error_text(void) {
@@ -51,6 +69,58 @@ static void test_error_text(void) {
     CHECK(error_set(&error, "%s", long_text) == -1 && strlen(error.text) == sizeof error.text - 1);
     CHECK(error_prefix(&error, long_text) == -1 && strlen(error.text) < sizeof error.text);
     free(long_text);
+}
+
+// ---- where time goes
+
+// The numbers of a kind of work in the table: forward, backward, both and share. 0 when it is not there.
+static int find_in_profile(const char *table, const char *name, double numbers[4]) {
+    const char *line = strstr(table, name);
+    if (!line || line[-1] != '\n') return 0;
+    return sscanf(line + strlen(name), "%lf %lf %lf %lf%%", numbers, numbers + 1, numbers + 2, numbers + 3) == 4;
+}
+
+static void spend_time(Phase phase, Work work, double seconds) {
+    profile_phase(phase);
+    profile_work(work);
+    for (double start = clock_seconds(); clock_seconds() - start < seconds;)
+        ;
+}
+
+static char *profile_table(int64_t steps) {
+    static char *text;
+    static size_t size;
+    FILE *file = open_memstream(&text, &size);
+    profile_print(file, steps);
+    fclose(file);
+    return text;
+}
+
+static void test_profile(void) {
+    double gelu[4] = {0}, head[4] = {0}, saving[4] = {0}, all = 0;
+    profile_begin();
+    spend_time(PHASE_FORWARD, WORK_DROPOUT, 1e-3);
+    profile_phase(PHASE_FORWARD);
+    profile_begin(); // what was before does not count
+    spend_time(PHASE_FORWARD, WORK_GELU, 2e-3);
+    spend_time(PHASE_BACKWARD, WORK_HEAD, 1e-3);
+    profile_within(WORK_SAVING);
+    spend_time(PHASE_BACKWARD, WORK_GELU, 5e-3); // counts as saving
+    profile_within(WORK_OTHER);
+    char *table = profile_table(2), *last = strstr(table, "\nin all");
+    CHECK(strstr(table, "\nms per step") == table && !strstr(table, "dropout"));
+    CHECK(find_in_profile(table, "GELU", gelu) && find_in_profile(table, "head and loss", head) &&
+          find_in_profile(table, "saving", saving));
+    CHECK(gelu[0] >= 1 && gelu[1] == 0 && head[0] == 0 && head[1] >= 0.5 && saving[0] == 0 && saving[1] >= 2.5);
+    CHECK(last && sscanf(last, "\nin all %lf", &all) == 1);
+    double other[4] = {0}, parts = gelu[2] + head[2] + saving[2];
+    if (find_in_profile(table, "all else", other)) parts += other[2];
+    CHECK_CLOSE(parts, all, 0.025); // each is rounded to 0.01
+    CHECK_CLOSE(gelu[3] + head[3] + saving[3] + other[3], 100, 0.25);
+    int lines = 0;
+    for (const char *c = table; *c; c++) lines += *c == '\n';
+    CHECK(lines == 6 + (strstr(table, "all else") != NULL)); // an empty one, the titles, the kinds, the sum
+    free(table);
 }
 
 // ---- memory
@@ -464,6 +534,7 @@ int main(void) {
     test_directory_make();
     RUN(test_messages);
     RUN(test_error_text);
+    RUN(test_profile);
     RUN(test_allocation);
     RUN(test_clearing);
     RUN(test_size_arithmetic);

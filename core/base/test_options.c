@@ -220,7 +220,61 @@ static void man_page(void) {
     Options several = {.usage = "usage: test COMMAND\n.hidden", .commands = commands, .command_count = 2};
     text = help_text(&several, HELP_MAN);
     CHECK_CONTAINS(text, ".SH DESCRIPTION\n\\&.hidden\n");
-    CHECK_CONTAINS(text, "it\\(aqs \\e second; see\n.BR test\\-two (1)\n");
+    CHECK_CONTAINS(text, ".SH COMMANDS\n.TP\n\\fBone\\fR\nthe first; see\n.BR test\\-one (1)\n"
+                         ".TP\n\\fBtwo\\fR\nit\\(aqs \\e second; see\n.BR test\\-two (1)\n.SH OPTIONS\n");
+    free(text);
+}
+
+static const char help_of_man[] =
+    ".SS help\n.TP\n\\fB\\-h\\fR, \\fB\\-\\-help\\fR\nthe options on the screen\n"
+    ".TP\n\\fB\\-\\-help=\\fIman|bash|zsh|fish\\fR\nthis page, or what a shell needs to complete options\n"
+    ".SH EXIT STATUS\n0, or 1 after a line on standard error that says what is wrong.\n";
+
+// Whole pages: the name ends with the first sentence, a closing that shows examples is a section of its own.
+static void whole_man_pages(void) {
+    static const char *const cases[][4] = {
+        {"usage: test two WORD\nDoes it. Well.", "the closing", "does it", ".SH NOTES\n.nf\nthe closing\n.fi\n"},
+        {"usage: test two WORD\nDoes\nall. ", "example: test two", "does all", ".SH EXAMPLES\n.nf\ntest two\n.fi\n"},
+        {"usage: test two WORD\nDoes it: well", "examples\n  one\n  two", "does it",
+         ".SH EXAMPLES\n.nf\n  one\n  two\n.fi\n"},
+        {"test two WORD\nA thing that has no point", NULL, "a thing that has no point", ""},
+        {"test two WORD\nEnds.", NULL, "ends", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char expected[1500];
+        Options table = {.usage = cases[i][0], .closing = cases[i][1]};
+        const char *what = strchr(cases[i][0], '\n') + 1;
+        snprintf(
+            expected, sizeof expected,
+            ".TH \"test-two\" 1 \"\" \"slay.c\" \"User Commands\"\n.SH NAME\ntest\\-two \\- %s\n.SH SYNOPSIS\n.nf\n"
+            "test two WORD\n.fi\n.SH DESCRIPTION\n%s\n.SH OPTIONS\n%s%s",
+            cases[i][2], what, help_of_man, cases[i][3]);
+        char *text = help_text(&table, HELP_MAN);
+        CHECK(strcmp(text, expected) == 0);
+        free(text);
+    }
+}
+
+// A program of several commands: which there are, and where the options of each are found.
+static void completion_of_commands(void) {
+    static const Command commands[] = {{"one", "the first"}, {"two", "it's \\ second"}};
+    Options several = {.usage = "usage: test COMMAND\nwhat", .commands = commands, .command_count = 2};
+    char *text = help_text(&several, HELP_ZSH);
+    CHECK(strcmp(text,
+                 "#compdef test\nif ((CURRENT == 2)); then\n    local -a commands=( 'one:the first'"
+                 " 'two:it'\\''s \\\\ second' )\n    _describe command commands\nelse\n    shift words; ((CURRENT--))\n"
+                 "    _test_${words[1]}\nfi\n") == 0);
+    free(text);
+    text = help_text(&several, HELP_FISH);
+    CHECK(strcmp(text, "complete -c test -n __fish_use_subcommand -f -a one -d 'the first'\n"
+                       "complete -c test -n __fish_use_subcommand -f -a two -d 'it\\'s \\\\ second'\n"
+                       "complete -c test -s h -l help -d 'the options on the screen'\n") == 0);
+    free(text);
+    text = help_text(&several, HELP_BASH);
+    CHECK_CONTAINS(text, "_test() {\n    local words='--help one two'\n");
+    CHECK_CONTAINS(
+        text, "declare -F \"_test_${COMP_WORDS[1]}\" >/dev/null; then\n        \"_test_${COMP_WORDS[1]}\" \"$@\"\n");
+    CHECK_CONTAINS(text, "}\ncomplete -F _test test\n");
     free(text);
 }
 
@@ -408,7 +462,9 @@ int main(void) {
     RUN(choices);
     RUN(help_lists_everything);
     RUN(man_page);
+    RUN(whole_man_pages);
     RUN(completion);
+    RUN(completion_of_commands);
     RUN(formats_of_help);
     RUN(help_exits);
     RUN(json_round_trip);

@@ -317,6 +317,23 @@ static void test_list_and_prune(void) {
     CHECK(checkpoint_prune(test_path("none"), -1, 1, 0, &error) == -1);
 }
 
+// What somebody put into a checkpoint stays, and so does the checkpoint; the others go.
+static void test_prune_spares_what_is_not_ours(void) {
+    const char *run = fresh_run();
+    Error error = {""};
+    int64_t *steps = NULL;
+    for (int step = 10; step <= 50; step += 10) CHECK(save(run, step, step, NULL, &error) == 0);
+    char folder[600], link[600];
+    snprintf(folder, sizeof folder, "%s/step_00000020/mine", run);
+    snprintf(link, sizeof link, "%s/step_00000030/link", run);
+    CHECK(mkdir(folder, 0777) == 0 && symlink("/", link) == 0);
+    CHECK(checkpoint_prune(run, -1, 1, 0, &error) == -1);
+    CHECK_CONTAINS(error.text, "step_00000020: not removed: there is more in it than a checkpoint's files");
+    CHECK(checkpoint_list(&steps, run) == 3 && steps[0] == 20 && steps[1] == 30 && steps[2] == 50);
+    CHECK(access(folder, F_OK) == 0);
+    free(steps);
+}
+
 // The newest checkpoint that verifies is taken, and what was passed over is said.
 static void test_newest_that_verifies(void) {
     const char *run = fresh_run(), *said = test_path("stderr");
@@ -1115,6 +1132,7 @@ int main(int argc, char **argv) {
     RUN(test_only_what_is_needed);
     RUN(test_adds_bos);
     RUN(test_list_and_prune);
+    RUN(test_prune_spares_what_is_not_ours);
     RUN(test_newest_that_verifies);
     RUN(test_kill_while_replacing);
     RUN(test_kill_while_saving_another);

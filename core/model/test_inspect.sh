@@ -49,6 +49,8 @@ step=$work/run/step_00000002
 shows "a run" "$work/run" "2 checkpoints" "0.333333" "verified"
 shows "a checkpoint" "$step" "gpt2" "channels C                   4" "softmax" "every tensor verified" "step                         2" \
     "transformer.h.0.attn.c_attn.weight F32   (4,12)" "transformer.wte.weight.m"
+check_equal "a checkpoint: the tables of weights and of moments have titles" \
+    "$(grep -cE '^name +dtype shape +mean +std +min +max$' "$work/out")" 2
 shows "a safetensors file" "$step/model.safetensors" "tensors                      17" "every tensor verified"
 
 cp -r "$step" "$work/copy"

@@ -121,7 +121,61 @@ static void trainer_resume(void) {
     json_decref(saved), json_decref(softmax);
 }
 
+// What is printed when a run starts: the name of a model only where its sizes are that model's, groups in lines of
+// bounded length, and no ranks where there are none.
+static char *start_table(const char *line) {
+    static char *text;
+    static size_t size;
+    CHECK(finish(line) == 0);
+    free(text);
+    FILE *out = open_memstream(&text, &size);
+    settings_print(&settings, &trainer_options, NULL, out);
+    fclose(out);
+    return text;
+}
+
+static void start_table_says_what_holds(void) {
+    static const char *const other_sizes[] = {"--layers 3", "--heads 6", "--width 384", "--context 512"};
+    char named[64];
+    const char *text = start_table("");
+    snprintf(named, sizeof named, "model %s", settings_preset_name(settings.preset));
+    CHECK_CONTAINS(text, named);
+    CHECK(!strstr(text, "ranks ") && !strstr(text, "rank "));
+    CHECK_CONTAINS(text, "\nbatch         batch 8  sequence 1024");
+    for (const char *line = text + 1; *line; line += strcspn(line, "\n") + 1) {
+        CHECK(strcspn(line, "\n") > 14 && strcspn(line, "\n") <= 14 + 102);
+    }
+    for (size_t i = 0; i < sizeof other_sizes / sizeof *other_sizes; i++)
+        CHECK(!strstr(start_table(other_sizes[i]), named));
+    CHECK_CONTAINS(start_table("--model tiny --layers 3"), "model tiny"); // given
+    CHECK_CONTAINS(start_table("--rendezvous x --ranks 4 --rank 0"), "ranks 4  rank 0");
+}
+
+// Values of every kind as they stand in the run, beside what was found.
+static void other_values_are_named(void) {
+    static const char *const cases[][2] = {
+        {"--document-mask", "the run to resume has no, found yes"},
+        {"--batch-start 2", "the run to resume has 0, found 2"},
+        {"--positions none", "the run to resume has learned, found none"},
+        {"--seed 7", "the run to resume has 5, found 7"},
+        {"--optimizer muon", "the run to resume has adamw, found muon"},
+    };
+    CHECK(finish("--seed 5") == 0);
+    json_t *saved = settings_to_json(&trainer_options), *softmax = json_pack("{s:s}", "name", "softmax");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        CHECK(finish(cases[i][0]) == 0);
+        CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == -1);
+        CHECK_CONTAINS(error.text, cases[i][1]);
+    }
+    CHECK(finish("--dropout 0.1 --seed 5 --optimizer adamw --no-document-mask") == 0); // the same is no change
+    CHECK(settings_resume(&trainer_options, saved, softmax, 0, &error) == 0);
+    free((char *)settings.attention);
+    json_decref(saved), json_decref(softmax);
+}
+
 int main(void) {
+    RUN(start_table_says_what_holds);
+    RUN(other_values_are_named);
     RUN(trainer_table_is_consistent);
     RUN(trainer_presets);
     RUN(trainer_contradictions);

@@ -67,12 +67,12 @@ def device_bodies(text):
 
 
 def without_constants_of_c(text):
-    """C with what the compiler has to know as spaces: enumerations, static tables, labels of cases, assertions."""
-    pattern = re.compile(r'\benum\s*\w*\s*\{[^}]*\}|\bstatic\s+(?:const|[^;(){}=]*\bconst)\b[^;]*;|\bcase\b[^:]*:|\b_Static_assert\b[^;]*;')
+    """C with what the compiler has to know as spaces: enumerations, static tables, labels of cases, assertions, attributes."""
+    pattern = re.compile(r'\b__attribute__\s*\(\([^;{}]*?\)\)|\benum\s*\w*\s*\{[^}]*\}|\bstatic\s+(?:const|[^;(){}=]*\bconst)\b[^;]*;|\bcase\b[^:]*:|\b_Static_assert\b[^;]*;')
     return pattern.sub(lambda match: re.sub(r'[^\n]', ' ', match.group(0)), text)
 
 
-FUNCTION_OF_C = re.compile(r'^[A-Za-z_][^;{}=]*?\b(\w+)\s*\([^;{}]*\)\s*(?=\{)', re.M)
+FUNCTION_OF_C = re.compile(r'^ *[A-Za-z_][^;{}=]*?\b(\w+)\s*\([^;{}]*\)\s*(?=\{)', re.M)
 
 
 def bodies_of_c(text):
@@ -204,7 +204,7 @@ def addresses(text, start, end):
         yield 'address moved', match.end(), end_of_expression(text, match.end()), '(', ') + cuda_on_cpu::mutant(@)'
 
 
-CALL = re.compile(r'(?:(?<=[;{})])[ \t]*\n\s*|(?<=\)) )(?!(?:if|for|while|switch|return|sizeof|else|do|defined|free|json_decref|va_end)\b)(?=[a-z_]\w*\()')
+CALL = re.compile(r'(?:(?<=[;{})])[ \t]*\n\s*|(?<=\)) )(?!(?:if|for|while|switch|return|sizeof|else|do|defined|free|\w+_free|json_decref|va_end)\b)(?=[a-z_]\w*\()')
 SIGN = re.compile(r'(?<=[\w\])] )[+-](?= [\w(*&])')
 
 

@@ -16,7 +16,9 @@ import collections
 import concurrent.futures
 import glob
 import hashlib
+import itertools
 import json
+import math
 import os
 import random
 import re
@@ -33,6 +35,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 EQUIVALENT = os.path.join(HERE, 'equivalent_mutants.txt')
 WANTED_SHARE = {'kernel': 0.95, 'C': 0.9}
+CHEAP = 0.3    # CPU seconds of a test that shares a process with others
+CHUNK = 40     # mutants that are judged wholly before the next ones have their turn
+PATIENCE = 60  # seconds for a test that sleeps, besides ten times what it takes without a mutant
 NUMBERS_PER_FILE = 1000  # so that a file's mutants keep their numbers, and other files their objects, when another changes
 
 
@@ -110,15 +115,15 @@ def target_of(build, test):
     if build != 'c':
         path = os.path.join('build', 'cuda_on_cpu', build, test)
         return path, path
-    return ('all', test) if test.endswith('.sh') else (os.path.join('build', test),) * 2
+    return ('all fuzz-programs', test) if test.endswith('.sh') else (os.path.join('build', test),) * 2
 
 
-def make_programs(tree, programs, jobs):
+def make_programs(tree, programs, jobs, sanitizers=''):
     targets = [target_of(*program) for program in programs]
     header = os.path.join(HERE, 'include', 'mutants_c.h')
     command = ['make', '--no-print-directory', '-s', '-k', f'-j{jobs}', 'BUILD=build', 'EXTRA_CUDA_FLAGS=-w -DCUDA_ON_CPU_MUTANTS',
-               *([f'EXTRA_CFLAGS=-w -include {header}', 'OPT=-O1 -march=native -fno-math-errno'] if programs[0][0] == 'c' else [])]
-    command += sorted({target for target, _ in targets})
+               *([f'EXTRA_CFLAGS=-w -include {header} {sanitizers}', 'OPT=-O1 -march=native -fno-math-errno'] if programs[0][0] == 'c' else [])]
+    command += sorted({name for target, _ in targets for name in target.split()})
     environment = {name: value for name, value in os.environ.items() if name not in ('MAKEFLAGS', 'MAKELEVEL', 'MFLAGS')}
     if subprocess.run(command, cwd=tree, env=environment).returncode:
         sys.exit('mutants: the programs do not compile with their mutants; see above')
@@ -138,15 +143,16 @@ def called_by(program, path):
     if not program.endswith('.sh'):
         return ()
     tree = path[:-len(program)]
-    return tuple(os.path.join(tree, name) for name in ('train_gpt2', 'sample_gpt2', 'evaluate', 'tokenize', 'inspect', 'export_gguf', 'export_llmc'))
+    names = ('train_gpt2', 'sample_gpt2', 'evaluate', 'tokenize', 'inspect', 'export_gguf', 'export_llmc')
+    return tuple(os.path.join(tree, name) for name in names) + tuple(sorted(glob.glob(os.path.join(tree, 'build/dev/fuzz/fuzz_*'))))
 
 
-def tests_in(program_name):
-    """The names of the tests of a program, in the order in which it runs them."""
+def tests_in(program_name, build):
+    """The names of the tests of a program, in the order in which it runs them. test_gpt2 is a program of C, and another of CUDA."""
     if program_name.endswith('.sh'):
         return [os.path.basename(program_name)[:-3]]
     name = program_name.replace('test_gpt2_gradient', 'test_gpt2')
-    path = [path for folder in ('', 'dev/cuda_on_cpu/') for suffix in ('cu', 'c') for path in glob.glob(f'{folder}{name}.{suffix}')][0]
+    path = [path for folder in ('', 'dev/cuda_on_cpu/') for suffix in (('c',) if build == 'c' else ('cu', 'c')) for path in glob.glob(f'{folder}{name}.{suffix}')][0]
     with open(path) as file:
         return re.findall(r'^\s*RUN\((\w+)\);', file.read(), re.M)
 
@@ -157,7 +163,19 @@ Outcome = collections.namedtuple('Outcome', 'status seconds output')
 Run = collections.namedtuple('Run', 'build program test')  # one test of one program
 
 
-def run_test(path, test, environment, cpu_seconds):
+def wait_for(process, patience):
+    """Its status and resources. What sleeps past the patience, in seconds, is stopped with all that it has started."""
+    end = time.monotonic() + patience
+    for last, number in ((end, signal.SIGTERM), (end + 10, signal.SIGKILL), (end + 1e9, None)):
+        while time.monotonic() < last:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG if number else 0)
+            if pid:
+                return status, usage
+            time.sleep(0.01)
+        os.killpg(process.pid, number)
+
+
+def run_test(path, test, environment, cpu_seconds, patience):
     """Exit status, CPU seconds and output."""
     settings = dict(os.environ, OMP_NUM_THREADS='1', OPENBLAS_NUM_THREADS='1', ASAN_OPTIONS='detect_leaks=0', TEST_STOP='1',
                     TEST_ONLY=test, **environment)
@@ -165,8 +183,9 @@ def run_test(path, test, environment, cpu_seconds):
     place, path = tree.groups() if tree else (None, path)
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(['sh', '-c', 'ulimit -c 0; ulimit -t "$1"; shift; exec "$@"', 'sh', str(int(cpu_seconds) + 1), path],
-                                   stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=settings, cwd=place)
-        _, status, usage = os.wait4(process.pid, 0)
+                                   stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=settings, cwd=place,
+                                   start_new_session=True)
+        status, usage = wait_for(process, patience)
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         text = output.read().decode(errors='replace')
@@ -174,7 +193,7 @@ def run_test(path, test, environment, cpu_seconds):
 
 
 def has_run_out_of_time(outcome):
-    return outcome.status in (-signal.SIGXCPU, -signal.SIGKILL)
+    return outcome.status in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def reason_of(outcome):
@@ -192,38 +211,41 @@ def reason_of(outcome):
 # ---- what every test costs and reaches
 
 class Survey:
-    """Every test of every program without a mutant: it must pass, takes `seconds` and reaches the mutants in `reached`.
-    Tests that take longer than a mutant may get are left out. Kept from run to run by the programs' hashes."""
+    """Every test of every program without a mutant: it takes `seconds` of CPU time and reaches the mutants in `reached`.
+    Tests that take longer than a mutant may get, or fail, are left out; the latter are told. Kept from run to run by the programs' hashes."""
 
     def __init__(self, work, programs, options):
         self.path, self.longest, self.lock = os.path.join(work, 'survey.jsonl'), options.seconds, threading.Lock()
         self.hashes = {program: hash_of_file(path, *called_by(program[1], path)) for program, path in programs.items()}
         self.known = {entry['key']: entry for entry in read_lines(self.path)}
-        wanted = [Run(*program, test) for program in programs for test in tests_in(program[1])]
+        wanted = [Run(*program, test) for program in programs for test in tests_in(program[1], program[0])]
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             entries = list(pool.map(lambda run: self.known_entry(run) or self.look(run, programs[run.build, run.program]), wanted))
-        self.seconds, self.reached, self.floats = {}, {}, set()
+        self.seconds, self.passed, self.reached, self.floats = {}, {}, {}, set()
         for run, entry in zip(wanted, entries):
             self.floats.update(entry['floats'])
             if entry['ended'] and entry['seconds'] <= self.longest:
-                self.seconds[run], self.reached[run] = entry['seconds'], set(entry['reached'])
+                self.seconds[run], self.passed[run] = entry['seconds'], entry.get('passed', entry['seconds'])
+                self.reached[run] = set(entry['reached'])
 
     def key(self, run):
         return f'{self.hashes[run.build, run.program]} {run.test}'
 
     def known_entry(self, run):
         entry = self.known.get(self.key(run))
-        return entry if entry and (entry['ended'] or entry['seconds'] >= self.longest) else None
+        return entry if entry and (entry['ended'] or entry.get('fails') or entry['seconds'] >= self.longest) else None
 
     def look(self, run, path):
         with tempfile.NamedTemporaryFile('r') as noted:
-            outcome = run_test(path, run.test, {'CUDA_ON_CPU_MUTANTS_REACHED': noted.name}, self.longest + 1)
+            start = time.monotonic()
+            outcome = run_test(path, run.test, {'CUDA_ON_CPU_MUTANTS_REACHED': noted.name}, self.longest + 1, PATIENCE + 10 * self.longest)
+            passed = time.monotonic() - start
             is_missing = 'TEST_ONLY: there is no test' in outcome.output  # a test of the other precision
-            if outcome.status and not is_missing and not has_run_out_of_time(outcome):
-                sys.exit(f'mutants: {path}: {run.test} fails without a mutant:\n{outcome.output[-1000:]}')
-            print(f'{run.build} {run.program} {run.test}: {outcome.seconds:.1f} s', flush=True)
+            fails = outcome.status != 0 and not is_missing and not has_run_out_of_time(outcome)
+            why = f', fails without a mutant and judges none: {outcome.output[-300:].strip()}' if fails else ''
+            print(f'{run.build} {run.program} {run.test}: {outcome.seconds:.1f} s{why}', flush=True)
             lines = [tuple(map(int, line.split())) for line in noted if re.fullmatch(r'\d+ \d\n', line)]  # the others were cut
-        entry = {'key': self.key(run), 'seconds': outcome.seconds, 'ended': is_missing or outcome.status == 0,
+        entry = {'key': self.key(run), 'seconds': outcome.seconds, 'passed': passed, 'fails': fails, 'ended': is_missing or outcome.status == 0,
                  'reached': [number for number, how in lines if how == 1], 'floats': [number for number, how in lines if how == 2]}
         with self.lock:
             add_line(self.path, entry)
@@ -235,8 +257,9 @@ class Survey:
 class Judge:
     """Finds out what becomes of each mutant, and remembers it."""
 
-    def __init__(self, work, programs, survey, options):
+    def __init__(self, work, programs, survey, options, sanitized=None):
         self.programs, self.survey, self.options = programs, survey, options
+        self.sanitized = sanitized or {}  # the same programs with sanitizers, for what survives the others
         self.path = os.path.join(work, 'results.jsonl')
         self.lock = threading.Lock()
         self.explained = set(read_equivalents())
@@ -250,41 +273,82 @@ class Judge:
         reaching = sorted({self.survey.hashes[run.build, run.program] for run, reached in self.survey.reached.items() if mutant.number in reached})
         return hashlib.sha256(' '.join([mutant.identity(), str(self.options.seconds)] + reaching).encode()).hexdigest()
 
-    def knows(self, mutant):
-        return self.key(mutant) in self.known
+    def knows(self, mutant, whole=True):
+        entry = self.known.get(self.key(mutant))
+        return entry is not None and (not whole or (entry.get('is_whole', True) and entry.get('is_sanitized', True) >= bool(self.sanitized)))
 
-    def runs_for(self, mutant):
+    def remembered(self, mutant):
+        """What is known without running anything, or None; before a change of the tests, where that is trusted."""
+        before = self.last.get(mutant.identity()) if self.options.trust else None
+        return before or self.known.get(self.key(mutant))
+
+    def cost(self, mutant, run):
+        """What a test costs, less where it has killed the mutant's neighbours, or stands in the same room."""
+        likely = 1 + self.kills[mutant.path, run] + 3 * (os.path.dirname(run.program) == os.path.dirname(mutant.path))
+        return (0.02 + self.survey.seconds[run]) / likely
+
+    def runs_for(self, mutant, whole=True):
         """The tests to try: what killed it before, then cheap ones that kill its neighbours; of each build not more than
-        the seconds allowed, but one at least. The others follow where nothing explains why the mutant should survive."""
+        the seconds allowed, but one at least. The others follow, if asked for, where nothing explains why the mutant should
+        survive."""
         runs = [run for run, reached in self.survey.reached.items() if mutant.number in reached]
         before = self.last.get(mutant.identity(), {}).get('run')
-        runs.sort(key=lambda run: (list(run) != before, self.survey.seconds[run] / (1 + self.kills[mutant.path, run])))
-        spent, chosen = collections.Counter(), []
+        runs.sort(key=lambda run: (list(run) != before, self.cost(mutant, run)))
+        spent, chosen, most = collections.Counter(), [], self.options.seconds if whole else self.options.first
         for run in runs:
-            if not spent[run.build] or spent[run.build] + self.survey.seconds[run] <= self.options.seconds:
+            if not spent[run.build] or spent[run.build] + self.survey.seconds[run] <= most:
                 spent[run.build] += self.survey.seconds[run] + 1e-3
                 chosen.append(run)
-        return chosen if mutant.identity() in self.explained else chosen + [run for run in runs if run not in chosen]
+        if mutant.identity() in self.explained or not whole:
+            return chosen
+        total = list(itertools.accumulate((self.survey.seconds[run] for run in runs)))
+        return chosen + [run for run, sum_to_here in zip(runs, total) if run not in chosen and sum_to_here <= self.options.most]
 
-    def judge(self, mutant):
-        """'killed', 'survived' or 'not reached', with the run and the reason."""
+    def batches_for(self, mutant, tried, whole=True):
+        """The same without those that were tried, as lists: the cheap tests of a program go into one process."""
+        batches = collections.defaultdict(list)
+        for run in self.runs_for(mutant, whole):
+            if self.survey.key(run) not in tried:
+                is_cheap = self.survey.seconds[run] <= CHEAP and not run.program.endswith('.sh')
+                batches[(run.build, run.program) if is_cheap else run].append(run)
+        return list(batches.values())
+
+    def run_batch(self, mutant, batch, programs):
+        """The outcome, and which of the tests has failed: the first that has not said that it is well."""
+        batch = [run for run in self.survey.seconds if run in batch]  # as the program runs them
+        seconds, passed = (sum(of[run] for run in batch) for of in (self.survey.seconds, self.survey.passed))
+        outcome = run_test(programs[batch[0][:2]], ','.join(run.test for run in batch), {'CUDA_ON_CPU_MUTANT': str(mutant.number)},
+                           1 + (5 if programs is self.programs else 20) * seconds, PATIENCE + 10 * passed)
+        well = set(re.findall(r'^ok +(\w+)$', outcome.output, re.M))
+        return outcome, next((run for run in batch if run.test not in well), batch[-1])
+
+    def judge(self, mutant, whole=True):
+        """'killed', 'survived' or 'not reached', with the run and the reason. A survivor's entry says which tests were tried:
+        they are not tried again, and the others follow when it is asked for as a whole."""
         key, before = self.key(mutant), self.last.get(mutant.identity())
-        if key in self.known:
-            return self.known[key]
         if self.options.trust and before and before['result'] == 'killed':
             return before
+        if self.knows(mutant, whole):
+            return self.known[key]
         entry = {'key': key, 'mutant': mutant.identity(), 'result': 'not reached', 'run': None, 'reason': '', 'seconds': 0}
-        for run in self.runs_for(mutant):
-            entry['result'] = 'survived'
-            limit = 10 + 5 * self.survey.seconds[run]
-            outcome = run_test(self.programs[run.build, run.program], run.test, {'CUDA_ON_CPU_MUTANT': str(mutant.number)}, limit)
+        tried = set((before or {}).get('tried', []))
+        batches = [(self.programs, batch) for batch in self.batches_for(mutant, tried, whole)]
+        batches += [(self.sanitized, batch) for batch in self.batches_for(mutant, set(), False)] if whole and self.sanitized else []
+        for programs, batch in batches:
+            outcome, run = self.run_batch(mutant, batch, programs)
             entry['seconds'] += outcome.seconds
+            tried.update(map(self.survey.key, batch))
             if outcome.status:
                 entry.update(result='killed', run=list(run), reason=reason_of(outcome))
                 break
+        if entry['run'] is None and tried:
+            entry['result'] = 'survived'
+        if entry['result'] == 'survived':
+            entry.update(tried=sorted(tried), is_sanitized=bool(self.sanitized), is_whole=whole or all(self.survey.key(run) in tried for run in self.runs_for(mutant)))
         with self.lock:
             if entry['run']:
                 self.kills[mutant.path, Run(*entry['run'])] += 1
+            self.known[key] = entry
             add_line(self.path, entry)
         return entry
 
@@ -331,7 +395,7 @@ def write_table(path, judged, all_mutants, equivalents, options):
                    f'What `make test-mutants{"" if builds else "-c"}` found ([README.md](README.md) says what it does), with the tests '
                    f'{", ".join(options.test.split(","))}{builds}; {minutes:.0f} minutes of CPU time for the mutants. ' +
                    (f'Of a sample of {options.sample} of {all_mutants} mutants (`--sample {options.sample} --seed {options.seed}`), without those '
-                      f'of floats, {len(judged)} were judged. ' if options.sample else '') + 'The cells say how many were killed of how many.\n\n')
+                      f'of floats, {len(judged)} were judged{", the first drawn" if len(judged) < options.sample / 2 else ""}. ' if options.sample else '') + 'The cells say how many were killed of how many.\n\n')
         file.write('| file | ' + ' | '.join(kinds) + ' | all | killed |\n|---' + '|---:' * (len(kinds) + 2) + '|\n')
         for name in sorted({mutant.path for mutant, _ in judged}) + ['all']:
             chosen = [(mutant, entry) for mutant, entry in judged if name in ('all', mutant.path)]
@@ -377,12 +441,15 @@ def parse_arguments():
     parser.add_argument('--test', required=True, help='names of test programs, separated by commas')
     parser.add_argument('--builds', default='fast,check,check-bf16,asan,asan-bf16', help='modes, with -bf16 or without')
     parser.add_argument('--seconds', type=float, default=3, help='CPU time of the tests that a mutant gets in each build, and of the longest test')
+    parser.add_argument('--first', type=float, default=15, help='as --seconds, before the other mutants have had their turn')
+    parser.add_argument('--most', type=float, default=math.inf, help='CPU time of all the tests that a survivor gets')
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--only', default='', help='only mutants whose name contains this')
     parser.add_argument('--sample', type=int, default=0, metavar='N', help='only N of them, drawn at random; the same ones for the same sources')
     parser.add_argument('--seed', type=int, default=1, help='of the sample')
     parser.add_argument('--minutes', type=float, default=0, help='begin no mutant after these; the table tells of those judged')
     parser.add_argument('--trust', action='store_true', help='what was killed before a change of the tests stays killed')
+    parser.add_argument('--asan', action='store_true', help='C that survives gets the tests of --first with sanitizers too')
     parser.add_argument('--list', action='store_true', help='only list the mutants')
     parser.add_argument('--table', help='where to write the table, BUILD/mutants/table.md')
     parser.add_argument('--build', default=os.environ.get('BUILD', 'build'))
@@ -400,6 +467,29 @@ def sample_of(mutants, options):
     return random.Random(options.seed).sample(mutants, options.sample)  # in the order drawn: any first part is a sample too
 
 
+def judge_all(judge, mutants, options):
+    """Those that were judged, with their entries. Of a few at a time every mutant first gets the tests that --first allows;
+    then those that have survived these get the others, so that what is judged when the clock ends it is a sample."""
+    end = time.monotonic() + 60 * options.minutes if options.minutes else None
+    progress = Progress(len(mutants))
+
+    def judged(mutant, whole):
+        if end and time.monotonic() > end and not judge.knows(mutant, whole):
+            return mutant, judge.remembered(mutant)
+        entry = judge.judge(mutant, whole)
+        if whole:
+            progress.count(entry)
+        return mutant, entry
+
+    pairs = []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for i in range(0, len(mutants), CHUNK):
+            for whole in (False, True):
+                of_chunk = list(pool.map(lambda mutant, whole=whole: judged(mutant, whole), mutants[i:i + CHUNK]))
+            pairs += of_chunk
+    return [(mutant, entry) for mutant, entry in pairs if entry]
+
+
 def main():
     os.chdir(ROOT)
     options = parse_arguments()
@@ -412,23 +502,14 @@ def main():
     work = os.path.join(options.build, 'mutants' if options.language == 'kernel' else 'mutants_c')
     plant_tree(os.path.join(work, 'tree'), mutants, options.build)
     wanted = [(build, test) for build in options.builds.split(',') for test in options.test.split(',')]
-    programs = make_programs(os.path.join(work, 'tree'), wanted, options.jobs)
+    programs, sanitized = make_programs(os.path.join(work, 'tree'), wanted, options.jobs), {}
+    if options.asan:
+        plant_tree(os.path.join(work, 'asan/tree'), mutants, options.build)
+        sanitized = make_programs(os.path.join(work, 'asan/tree'), wanted, options.jobs, '-fsanitize=address,bounds -fno-sanitize-recover=all')
     survey = Survey(work, programs, options)
     chosen = [mutant for mutant in chosen if mutant.number not in survey.floats]
-    judge = Judge(work, programs, survey, options)
-    progress = Progress(len(chosen))
-
-    end = time.monotonic() + 60 * options.minutes if options.minutes else None
-
-    def judged(mutant):
-        if end and time.monotonic() > end and not judge.knows(mutant):
-            return None
-        entry = judge.judge(mutant)
-        progress.count(entry)
-        return mutant, entry
-
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        pairs = [pair for pair in pool.map(judged, chosen) if pair]
+    judge = Judge(work, programs, survey, options, sanitized)
+    pairs = judge_all(judge, chosen, options)
     return 0 if report(sorted(pairs, key=lambda pair: pair[0].number), len(named), options) else 1
 
 

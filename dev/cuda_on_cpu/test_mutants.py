@@ -13,7 +13,7 @@ import unittest
 import mutants
 
 SOURCE = 'dev/cuda_on_cpu/test_mutants.cu'
-OPTIONS = argparse.Namespace(seconds=10, jobs=2, trust=False, test='test_mutants', builds='check', sample=0, seed=1, language='kernel')
+OPTIONS = argparse.Namespace(seconds=10, first=10, most=100, minutes=0, jobs=2, trust=False, test='test_mutants', builds='check', sample=0, seed=1, language='kernel')
 OBJECTS = [os.path.abspath(path) for path in sys.argv[1:]]
 
 
@@ -73,7 +73,7 @@ class Mutants(unittest.TestCase):
         alive = [mutant for mutant, entry in self.entries if entry['result'] != 'killed'][0]
         runs = [mutants.Run('check', 'test_mutants', name) for name in ('one', 'another', 'a_third')]
         survey = argparse.Namespace(reached={run: {alive.number} for run in runs}, seconds=dict.fromkeys(runs, 1))
-        judge = mutants.Judge(self.directory.name, {}, survey, argparse.Namespace(seconds=2.5))
+        judge = mutants.Judge(self.directory.name, {}, survey, argparse.Namespace(seconds=2.5, most=100))
         self.assertEqual(judge.runs_for(alive), runs)
         judge.explained = {alive.identity()}
         self.assertEqual(judge.runs_for(alive), runs[:2])
@@ -88,6 +88,11 @@ class Mutants(unittest.TestCase):
         self.assertEqual(drawn(5, 1), drawn(5, 1))
         self.assertNotEqual(drawn(5, 1), drawn(5, 2))
         self.assertEqual((len(set(drawn(5, 1))), drawn(0, 1), drawn(10 ** 6, 1)), (5, self.found, self.found))
+
+    def test_programs_of_two_languages(self):
+        self.assertIn('pytorch_ten_adamw_steps', mutants.tests_in('test_gpt2', 'c'))
+        self.assertIn('pytorch_ten_adamw_steps', mutants.tests_in('test_gpt2_gradient', 'c'))
+        self.assertIn('decoding_as_a_graph', mutants.tests_in('test_gpt2', 'fast'))
 
     def test_table(self):
         path = os.path.join(self.directory.name, 'table.md')

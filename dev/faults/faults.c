@@ -90,6 +90,7 @@ static struct {
     long first, count, action;
 } faults[FAULTS_MAX];
 static int fault_count, is_child, fork_report = -1;
+static int is_over; // gcov writes what was executed: nothing is counted any more, and nothing fails
 static long fork_every = 1;
 static long counts[KINDS], milliseconds;
 
@@ -121,11 +122,27 @@ static void redirect(Kind kind, greg_t *r) {
     if (mounts && !strcmp((const char *)r[REG_RSI], "/proc/self/mountinfo")) r[REG_RSI] = (greg_t)mounts;
 }
 
+static int opens_counts(int number, Kind kind, const greg_t *r) {
+    const char *path = kind == OPEN ? (const char *)r[number == SYS_openat ? REG_RSI : REG_RDI] : "";
+    size_t length = strlen(path);
+    return length > 5 && !strcmp(path + length - 5, ".gcda");
+}
+
+static void make_call(int number, greg_t *r) {
+    r[REG_RAX] = faults_call(number, r[REG_RDI], r[REG_RSI], r[REG_RDX], r[REG_R10], r[REG_R8], r[REG_R9]);
+}
+
 static void on_call(int signal_number, siginfo_t *info, void *context) {
     (void)signal_number;
     greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
     int saved_errno = errno;
     Kind kind = kind_of(info->si_syscall);
+    is_over |= opens_counts(info->si_syscall, kind, r);
+    if (is_over) {
+        make_call(info->si_syscall, r);
+        errno = saved_errno;
+        return;
+    }
     int is_shared = kind == READ || kind == LIST || kind == SEEK; // with the parent, which would miss what is read
     if (is_child && (is_shared || changes_files(kind, r))) _exit(77);
     redirect(kind, r);
@@ -138,8 +155,7 @@ static void on_call(int signal_number, siginfo_t *info, void *context) {
     if (action > 0 && action != SHORT)
         r[REG_RAX] = -action;
     else
-        r[REG_RAX] =
-            faults_call(info->si_syscall, r[REG_RDI], r[REG_RSI], r[REG_RDX], r[REG_R10], r[REG_R8], r[REG_R9]);
+        make_call(info->si_syscall, r);
     errno = saved_errno;
 }
 
@@ -245,7 +261,7 @@ static int becomes_child(void) {
 
 static int fails(void) {
     static int is_busy; // fork and snprintf may allocate
-    if (is_busy) return 0;
+    if (is_busy || is_over) return 0;
     int saved_errno = errno;
     is_busy = 1;
     int failing = next_action(ALLOC) > 0;

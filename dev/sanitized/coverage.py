@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What the tests have executed of the C code, and every message of refusal. Called by `dev/sanitized/run.sh coverage`.
 
-  coverage.py OBJECTS DOCS TEST...      reads the counts beside the objects, which the tests have left there; writes
-                                        DOCS/coverage.md and DOCS/refusals.md
+  coverage.py count OBJECTS FILE              reads the counts beside the objects, which the tests have left there, into a file
+  coverage.py write DOCS FILE FILE TEST...    from the counts after the tests, and those after the faults too, DOCS/coverage.md
+                                              and DOCS/refusals.md; FILE.branches lists the branches that neither has taken
 """
 import collections
 import datetime
@@ -15,15 +16,16 @@ import subprocess
 import sys
 import tempfile
 
-COMMAND = "`dev/sanitized/run.sh coverage`"
+COMMAND = "`make coverage`"
+EVERY = int(os.environ.get("FAULTS_EVERY", 1))
 LEFT_OUT = ("test_", "dev/", "attention/naive_")  # tests, and definitions that only tests call
 
 
 class Lines:
     """How often each line of a file was executed, and each branch of it, over all programs."""
 
-    def __init__(self):
-        self.counts, self.branches = collections.Counter(), {}
+    def __init__(self, counts=(), branches=()):
+        self.counts, self.branches = collections.Counter(dict(counts)), dict(branches)
 
     def add(self, line):
         number = line["line_number"]
@@ -51,34 +53,60 @@ def read_counts(folder):
     return files
 
 
+def save_counts(path, files):
+    with open(path, "w") as file:
+        json.dump({name: [list(lines.counts.items()), list(lines.branches.items())] for name, lines in files.items()}, file)
+
+
+def load_counts(path):
+    with open(path) as file:
+        return {name: Lines(*map(dict, saved)) for name, saved in json.load(file).items()}
+
+
 def share(part, whole):
     return f"{part} of {whole} | {100 * part / whole:.1f}%" if whole else "0 of 0 | "
 
 
-def counts_of(lines):
+def taken_of(lines):
     branches = [count for counts in lines.branches.values() for count in counts]
-    return [sum(count > 0 for count in lines.counts.values()), len(lines.counts), sum(count > 0 for count in branches), len(branches)]
+    return [sum(count > 0 for count in branches), len(branches)]
+
+
+def counts_of(lines, with_faults):
+    return [sum(count > 0 for count in lines.counts.values()), len(lines.counts)] + taken_of(lines) + taken_of(with_faults)
 
 
 def room_of(name):
     return os.path.dirname(name) or "the programs (train_gpt2.c, sample_gpt2.c, evaluate.c)"
 
 
-def write_coverage(path, files, tests):
-    rooms = collections.defaultdict(lambda: [0] * 4)
+def write_coverage(path, files, with_faults, tests):
+    rooms = collections.defaultdict(lambda: [0] * 6)
     for name, lines in files.items():
         for key in (room_of(name), "all"):
-            rooms[key] = [a + b for a, b in zip(rooms[key], counts_of(lines))]
+            rooms[key] = [a + b for a, b in zip(rooms[key], counts_of(lines, with_faults[name]))]
     with open(path, "w") as file:
         file.write(f"# What the tests execute\n\nLines and branches of the C code that the CPU's tests and scripts have executed, by gcov: {COMMAND}, "
-                   f"{datetime.date.today()}. A branch is each way out of a condition. Among those never taken are the ways "
-                   "out of system calls and allocations that fail: these are tried by `make test-faults`, which is not counted here.\n\n"
-                   "| room | lines | | branches | |\n|---|---:|---:|---:|---:|\n")
+                   f"{datetime.date.today()}. A branch is each way out of a condition. Among those that no test takes are the ways "
+                   "out of system calls and allocations that fail, in which the last columns differ: with `make test-faults` as well, where such a call "
+                   f"fails at every {EVERY}th of its places.\n\n"
+                   "| room | lines | | branches | | with faults | |\n|---|---:|---:|---:|---:|---:|---:|\n")
         for room in sorted(rooms, key=lambda room: (room == "all", room)):
             done = rooms[room]
-            file.write(f"| {room} | {share(*done[:2])} | {share(*done[2:])} |\n")
+            file.write(f"| {room} | {share(*done[:2])} | {share(*done[2:4])} | {share(*done[4:])} |\n")
         names = ", ".join(sorted(os.path.splitext(os.path.basename(test))[0].removeprefix("test_") for test in tests))
         file.write(f"\nThe tests were: {names}.\n")
+
+
+def write_left(path, files):
+    """The lines with a branch that was never taken, as FILE:LINE: COUNTS: TEXT."""
+    with open(path, "w") as out:
+        for name in sorted(files):
+            with open(name) as file:
+                text = file.read().split("\n")
+            for number, counts in sorted(files[name].branches.items()):
+                if 0 in counts:
+                    out.write(f"{name}:{number}: {' '.join(map(str, counts))}: {text[number - 1].strip()}\n")
 
 
 # ---- messages
@@ -118,9 +146,14 @@ def write_refusals(path, files):
 
 
 def main():
-    files = read_counts(sys.argv[1])
-    write_coverage(os.path.join(sys.argv[2], "coverage.md"), files, sys.argv[3:])
-    write_refusals(os.path.join(sys.argv[2], "refusals.md"), files)
+    if sys.argv[1] == "count":
+        save_counts(sys.argv[3], read_counts(sys.argv[2]))
+        return
+    docs, after_tests, after_faults, *tests = sys.argv[2:]
+    files, with_faults = load_counts(after_tests), load_counts(after_faults)
+    write_coverage(os.path.join(docs, "coverage.md"), files, with_faults, tests)
+    write_refusals(os.path.join(docs, "refusals.md"), files)
+    write_left(after_faults + ".branches", with_faults)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 #   valgrind  a tiny model trained, resumed, sampled, evaluated, inspected and exported under memcheck
 #   thread    loader, matrix products, attentions, the model, and ranks that meet over TCP under ThreadSanitizer: clang's
 #             OpenMP with archer, which knows what its barriers order
-#   coverage  no sanitizer: what the CPU's tests and scripts execute, by gcov; writes docs/coverage.md and docs/refusals.md
+#   coverage  no sanitizer: what the CPU's tests and scripts execute, and failing calls besides, by gcov; writes
+#             docs/coverage.md and docs/refusals.md
 # Last line: `N passed, N failed, N skipped`.
 . "$(dirname "$0")/../../scripts/usage.sh"
 cd "$(dirname "$0")/../.." || exit 1
@@ -87,15 +88,26 @@ under_coverage() { # one thread, so that counting needs no atomic operations; te
     compiler=(OPT="-O1 -march=native -fno-math-errno" EXTRA_CFLAGS=--coverage EXTRA_LIBS=--coverage)
     export OMP_NUM_THREADS=1
     tests=(dev/fuzz/test_corpora.sh dataloader/test_tokenize.sh dataloader/stories/test_stories.sh core/model/test_inspect.sh)
-    for name in train sample evaluate llmc hybrids hostile vocabulary values prompt work_kept full_output rendezvous parallel tensorboard; do
+    for name in train sample evaluate llmc hybrids hostile vocabulary values prompt work_kept full_output rendezvous parallel tensorboard install; do
         tests+=(scripts/test_$name.sh)
     done
     programs=$(names_of 'filter-out %/test_linear_long,$(TESTS)')
     build all fuzz-programs $programs || return 1
     BUILD=build scripts/run_tests.sh $programs "${tests[@]}"
     result=$?
-    python3 dev/sanitized/coverage.py build/float "$home/docs" $programs "${tests[@]}" || result=1
+    count_faults && python3 dev/sanitized/coverage.py write "$home/docs" build/after_tests build/after_faults $programs "${tests[@]}" || result=1
     return $result
+}
+# What the tests have executed, then what calls that fail execute besides (whether all goes well then: make test-faults).
+count_faults() {
+    export FAULTS_EVERY=7
+    python3 dev/sanitized/coverage.py count build/float build/after_tests || return 1
+    mkdir -p build/faults/dev && cp -r "$home/dev/faults" build/faults/dev && ln -sfn "$home/scripts" build/faults/scripts || return 1
+    for program in train_gpt2 sample_gpt2 evaluate tokenize stories inspect export_gguf export_llmc; do
+        ln -sfn "$PWD/$program" "build/faults/$program"
+    done
+    python3 build/faults/dev/faults/test_faults.py --every $FAULTS_EVERY >build/faults.log || tail -n 20 build/faults.log
+    python3 dev/sanitized/coverage.py count build/float build/after_faults
 }
 
 status=0

@@ -13,9 +13,14 @@
 extern int first_mutant;
 extern unsigned mutant_count;
 int reach_mutant(int number);
+int reach_float(int number);
 
 __attribute__((always_inline)) static inline int mutant(int number) {
     return (unsigned)(number - first_mutant) < mutant_count && reach_mutant(number);
+}
+
+__attribute__((always_inline)) static inline int float_mutant(int number) {
+    return (unsigned)(number - first_mutant) < mutant_count && reach_float(number);
 }
 
 // So narrow a type that it may be a factor of vectors of floats too.
@@ -23,8 +28,10 @@ __attribute__((always_inline)) static inline signed char TURNED(int number) {
     return mutant(number) ? -1 : 1;
 }
 
-// Where floats are compared, < and <= differ only by chance: nothing is moved, and the mutant is reached by none.
-#define MOVED_UP(number, right)   ((right) + _Generic((right), float : 0, double : 0, default : mutant(number)))
-#define MOVED_DOWN(number, right) ((right) - _Generic((right), float : 0, double : 0, default : mutant(number)))
+// Where floats are compared, < and <= differ only by chance: nothing is moved, and it is noted that these are floats.
+#define MOVED_UP(number, right)                                                                                        \
+    ((right) + _Generic((right), float : float_mutant(number), double : float_mutant(number), default : mutant(number)))
+#define MOVED_DOWN(number, right)                                                                                      \
+    ((right)-_Generic((right), float : float_mutant(number), double : float_mutant(number), default : mutant(number)))
 
 #endif
