@@ -36,9 +36,9 @@ evaluations() { # run: its lines without the place of the set
 evaluate() { ./evaluate "$@" 2>"$work/err"; }
 numbers() { sed 's/^[^ ]*  //'; } # without the path
 
-train ./train_gpt2 run --attention slay --eval "$work/set.jsonl" --eval-every 120 --steps 200
-check_equal "evaluated every 120 steps and at the end" "$(evaluations run | grep -o '"step": [0-9]*' | tr '\n' ' ')" \
-    '"step": 120 "step": 200 '
+train ./train_gpt2 run --attention slay --eval "$work/set.jsonl" --eval-every 300 --steps 500 --batch 8
+check_equal "evaluated every 300 steps and at the end" "$(evaluations run | grep -o '"step": [0-9]*' | tr '\n' ' ')" \
+    '"step": 300 "step": 500 '
 evaluate "$work/run" "$work/set.jsonl" --scores "$work/scores" >"$work/out"
 report=$(numbers <"$work/out")
 accuracy=$(echo "$report" | awk '{print $2}')
