@@ -934,8 +934,8 @@ static void test_negative_sums_are_counted(void) {
 
 // ---- memory
 
-// 131072 tokens at batch 1, embedding 256, 8 heads: within 600 MB with the tensors themselves, forward in both precisions
-// and backward in bf16. In fp32 the eight tensors of backward alone take 1.07 GB.
+// 131072 tokens at batch 1, embedding 256, 8 heads: within 600 MB with the tensors themselves, forward in both
+// precisions and backward in bf16. In fp32 the eight tensors of backward alone take 1.07 GB.
 static void test_long_sequences_need_little_memory(void) {
     Variant slay = {"slay", "slay", 0, "", 0, 0};
     const AttentionGPU *gpu = attention_gpu_find(slay.name);

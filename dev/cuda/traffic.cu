@@ -6,7 +6,7 @@
 //                                                      decode (one more token); options: --features exp ...
 //     traffic attention NAME memory B T C NH           bytes of a tensor (B,T,C), kept, of scratch
 //     traffic gpt2 LAYERS T                            GPT-2 124M's widths, one step, batch 1
-//     traffic muon T                                   a layer of 128 channels whose matrices Muon updates, one step, batch 1
+//     traffic muon T                                   a layer of 128 channels, one step with Muon, batch 1
 //     traffic optional T                               kernels that only some runs launch, once each
 //     traffic weights COUNT                            weights made ready for decoding
 #define GPT2_MODEL_ONLY
