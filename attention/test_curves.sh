@@ -5,7 +5,7 @@
 #   attention/test_curves.sh --write [NAME]...    makes the curves anew, after a change that is meant to change the losses
 # Names: the curves to make; all when none is given.
 # Rounding differs between machines, and training magnifies that: the bound is BOUND nats, and WIDE_BOUND for attentions with
-# signed scores, whose divisors can be near zero.
+# signed scores, whose divisors can be near zero: in rff other chunks alone move a loss by up to 0.06.
 cd "$(dirname "$0")/.." || exit 1
 fixture=dev/fixtures/curves.tsv
 [ -x ./train_gpt2 ] || { echo "./train_gpt2 is missing; run make"; echo "0 passed, 1 failed"; exit 1; }
@@ -13,7 +13,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 export OMP_WAIT_POLICY=passive
-BOUND=0.003 WIDE_BOUND=0.05 SIGNED="rff slay-tensorsketch slay-maclaurin"
+BOUND=0.003 WIDE_BOUND=0.12 SIGNED="rff slay-tensorsketch slay-maclaurin"
 writes=0
 [ "${1:-}" != --write ] || { writes=1; shift; }
 

@@ -499,10 +499,10 @@ static void test_documents(void) {
             if (test_is_chosen(v, l)) compare_documents(&variants[v], &layouts[l], 2, 12);
 }
 static void test_documents_with_common_heads(void) {
-    for (const Variant &variant : variants) compare_documents(&variant, &layouts[1], 1, 64);
+    for (const Variant &variant : variants) compare_documents(&variant, &layouts[1], 2, 64);
 }
 static void test_documents_with_wide_heads(void) {
-    for (const Variant &variant : variants) compare_documents(&variant, &layouts[2], 1, 128);
+    for (const Variant &variant : variants) compare_documents(&variant, &layouts[2], 2, 128);
 }
 
 // Heads and sequences of the exact polynomial by groups of one.
