@@ -783,7 +783,8 @@ static void trained_parameters_beside_the_twin(void) {
         if (gpu->supports & USES_DECAY) config->decay = DECAY_LEARNED;
         if ((gpu->supports & USES_LEARN) && (gpu->cpu->uses & USES_LEARN)) config->learn = LEARN_BOTH;
         if (!attention_parameter_count(gpu->cpu, config)) continue;
-        // Rows that forget are like the first ones, see calm_settings: rounding to bf16 moves the norm by a third with 0.01.
+        // Rows that forget are like the first ones, see calm_settings: rounding to bf16 moves the norm by a third with
+        // 0.01.
         if (!strcmp(gpu->cpu->name, "yat")) config->delta = 0.1f;
         printf("     %s\n", gpu->cpu->name);
         train_beside_twin(settings, STEPS);

@@ -186,8 +186,9 @@ static double largest_of(const double *numbers, int n) {
 }
 
 // dk and dv against the largest number of their place: those of far places differ in size by orders of magnitude. dq
-// against the largest of all: it is a difference of sums, and small where much has been summed up. Where all but a row's
-// own key fades at once, so is dk: what a row has of itself nearly cancels, and leaves the same rounding at every place.
+// against the largest of all: it is a difference of sums, and small where much has been summed up. Where all but a
+// row's own key fades at once, so is dk: what a row has of itself nearly cancels, and leaves the same rounding at every
+// place.
 static void check_gradient(int part, double expected[PLACES][HS], const char *what) {
     double worst = 0, largest = largest_of(expected[0], PLACES * HS);
     int is_sum = part == 2 || (part == 1 && decay > 0.5);
