@@ -12,8 +12,8 @@ QUICK = bool(os.environ.get("QUICK"))  # of much that is alike, one of each kind
 
 
 def run(*command):
-    """What a command prints; one that fails is an error with what it says."""
-    result = subprocess.run(command, capture_output=True, text=True)
+    """What a command prints; one that fails is an error with what it says. Text that a model draws need not be UTF-8."""
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if result.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}: {result.stderr.strip()}")
     return result.stdout
